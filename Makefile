@@ -26,10 +26,11 @@ setup:
 	@scripts/setup-tests
 
 ## test    everything that must hold before a commit; CI runs exactly this
-# Cheap checks first, and the tests last, so that their summary and the list of tests that could not run end the output. The binaries are built before
-# them by name: cargo builds a package's binary only for that package's own tests, and the nemesis lives in another. With
-# the tests, since those want more features of what all depend on: alone, everything would be built twice. Comments have
-# no code that could be run; that of the pages in docs/ is (crates/outpost/tests/daemon/docs.rs).
+# Cheap checks run first. The tests run last, so that their summary and the list of tests that could not run end the
+# output. The binaries are built by name before the tests: cargo builds a package's binary only for the tests of that
+# package, and the tests of other packages start binaries, too. Binaries and tests are built by one command: the tests
+# enable more features of shared dependencies, so two commands would build these twice. There are no doc tests; the
+# commands in docs/ are run by crates/outpost/tests/daemon/docs.rs.
 test: setup
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
@@ -67,7 +68,7 @@ fuzz:
 		cargo +nightly fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS); \
 	done
 
-## release what is given away: one static file, archive, SBOM and checksums, in target/release-files
+## release the release files: static binary, archive, SBOM and checksums, in target/release-files
 release:
 	@scripts/release
 

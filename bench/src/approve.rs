@@ -55,7 +55,7 @@ pub(crate) fn measure(table: &mut Table, binary: &Path, quick: bool) -> Result<(
     let key = ApproverKey::random();
     let (mut approver, mut watcher) = (Lines::connect(&approvals)?, Lines::connect(&approvals)?);
     let host = approver.ask(&hello())?;
-    approver.ask(&key.enrolment(&host))?;
+    approver.ask(&key.enrollment(&host))?;
     watcher.ask(&json!({ "do": "watch" }))?;
     let mut times = Samples::default();
     for round in 0..if quick { REQUESTS_QUICK } else { REQUESTS } {

@@ -16,7 +16,7 @@ pub(crate) struct Memory {
     pub(crate) resident: f64,
     /// Shared pages are divided among the processes that share them.
     pub(crate) proportional: f64,
-    /// The most that each has ever had resident.
+    /// Maximum resident size of each.
     pub(crate) peak: f64,
 }
 

@@ -24,7 +24,7 @@ const PROGRAM: &str = "/bin/true";
 /// How long the engine may take to end.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A start, in microseconds: until its caller goes on, and until the child is reaped.
+/// A start, in microseconds: until its caller continues, and until the child is reaped.
 #[derive(Default)]
 struct Start {
     begun: Samples,
@@ -144,7 +144,7 @@ fn through_engine(rounds: usize) -> Result<Start> {
     let dir = tempfile::tempdir()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let engine = Engine::embedded(Config::new(dir.path()))?;
+        let engine = Engine::with_keeper_thread(Config::new(dir.path()))?;
         let mut start = Start::default();
         for _ in 0..rounds {
             let stdio = Stdio::Pipes { stdin: false };

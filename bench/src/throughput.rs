@@ -119,7 +119,7 @@ fn through_engine() -> Result<Round> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let own = std::env::current_exe()?;
     runtime.block_on(async {
-        let engine = Engine::embedded(Config::new(dir.path()))?;
+        let engine = Engine::with_keeper_thread(Config::new(dir.path()))?;
         let ticks_before = cpu_ticks(own_pid()?)?;
         let command = [own.into_os_string(), "produce".into(), BYTES.to_string().into()];
         let begun = Instant::now();

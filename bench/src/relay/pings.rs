@@ -1,4 +1,4 @@
-//! Small requests: many at once, and one after the other against a bare echo.
+//! Pings: pipelined, and one at a time in comparison with a bare echo server.
 
 use super::{Relay, timed};
 use crate::Result;
@@ -14,25 +14,25 @@ const PIPELINED: usize = 200_000;
 const ROUNDS: usize = 5;
 const ROUNDS_QUICK: usize = 3;
 const SERIAL: usize = 20_000;
-/// Ours and the echo's take turns, so that both see the same machine.
+/// Pings to the relay and to the echo server alternate after this many, so that both run under the same conditions.
 const SERIAL_TURN: usize = 500;
 
 /// How a client waits for an answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waits {
-    /// For what it wants to know, as every event loop does: Node's, Go's, tokio's.
+    /// Waits in epoll for readability, as the event loops of Node, Go and tokio do.
     InEpoll,
-    /// Asleep in read(): a Unix socket wakes it there also when the server has taken the request.
+    /// Blocks in read(). A Unix socket also wakes this reader when the server has read the request.
     InRead,
 }
 
-/// Where both servers and the client may run, and how that waits.
+/// The CPUs of both servers and of the client, and how the client waits.
 struct Setting {
     servers: &'static str,
     client: &'static str,
     waits: Waits,
     name: &'static str,
-    /// Only where it is the work that decides.
+    /// Set only where the work of the server determines the result.
     has_budget: bool,
 }
 
@@ -41,7 +41,8 @@ const ANYWHERE: &str = "0,1";
 const SETTINGS: [Setting; 4] = [
     Setting { servers: "0", client: "0", waits: Waits::InEpoll, name: "one CPU", has_budget: true },
     Setting { servers: "1", client: "0", waits: Waits::InEpoll, name: "two CPUs", has_budget: true },
-    // On the client's CPU a server answers ten times as fast as on another, and there is often room for one of the two.
+    // A server on the client's CPU answers ten times as fast as one on another CPU, and the scheduler often places only
+    // one of the two servers there.
     Setting {
         servers: ANYWHERE,
         client: ANYWHERE,
@@ -49,8 +50,8 @@ const SETTINGS: [Setting; 4] = [
         name: "anywhere",
         has_budget: false,
     },
-    // The scheduler preempts a server that has used more CPU than its client at both wake-ups: four switches instead of
-    // two. That affects any server that works for more than 0.5 us.
+    // The scheduler preempts a server at both wake-ups if the server has used more CPU time than its client: four context
+    // switches instead of two. This affects every server that works for more than 0.5 us.
     Setting {
         servers: "0",
         client: "0",
@@ -68,7 +69,7 @@ pub(crate) fn measure(table: &mut Table, binary: &Path, quick: bool) -> Result<(
         rate.push(PIPELINED as f64 / time.as_secs_f64());
     }
     table.at_least("relay: pings, pipelined", rate.median(), "/s", RELAY_PINGS_MIN);
-    // Where the scheduler puts the two ends decides more than what they do, so they are put somewhere.
+    // The placement of client and server affects the result more than their work, so both are pinned.
     for setting in &SETTINGS {
         let (ours, echo) = serial(&relay, setting, if quick { SERIAL / 4 } else { SERIAL })?;
         let name = setting.name;
@@ -81,11 +82,11 @@ pub(crate) fn measure(table: &mut Table, binary: &Path, quick: bool) -> Result<(
             false => table.info(&row, ratio, "x"),
         }
     }
-    // What is measured after this is not tied.
+    // Later measurements are not pinned.
     pin(std::process::id(), ANYWHERE)
 }
 
-/// Ties all threads of a process to CPUs.
+/// Pins all threads of a process to CPUs.
 fn pin(pid: u32, cpus: &str) -> Result<()> {
     let pinned = Command::new("taskset")
         .args(["-a", "-c", "-p", cpus, &pid.to_string()])
@@ -133,7 +134,7 @@ fn serial(relay: &Relay, setting: &Setting, rounds: usize) -> Result<(Samples, S
     Ok((ours.took, theirs.took))
 }
 
-/// Asks one server, and knows how long each answer took.
+/// Sends requests to one server and records the time of each response.
 struct Asker {
     stream: UnixStream,
     epoll: Option<Epoll>,
@@ -144,7 +145,7 @@ struct Asker {
 
 impl Asker {
     fn new(stream: UnixStream, waits: Waits) -> Result<Asker> {
-        // A read that gives up after a time costs more than one that does not.
+        // A read with a timeout costs more than one without.
         stream.set_read_timeout(None)?;
         let epoll = match waits {
             Waits::InRead => None,
@@ -171,8 +172,8 @@ impl Asker {
     }
 }
 
-/// The floor: a process of its own that waits with epoll, reads, and writes as many bytes as a pong has. It has a session
-/// of its own as every daemon has, because the scheduler takes longer between those than within one.
+/// Starts the floor: a separate process that waits with epoll, reads, and writes as many bytes as a pong has. It has its
+/// own session, as every daemon has: the scheduler switches more slowly between sessions than within one.
 fn start_echo(relay: &Relay) -> Result<(UnixStream, u32)> {
     let socket = relay.dir.path().join("echo.sock");
     let _none_before = std::fs::remove_file(&socket);
@@ -185,7 +186,7 @@ fn start_echo(relay: &Relay) -> Result<(UnixStream, u32)> {
     Ok((outpost_testkit::connect(&socket)?, echo.id()))
 }
 
-/// The other end: ends with its client.
+/// The echo server. Returns when its client disconnects.
 pub(crate) fn echo() -> Result<()> {
     use std::os::fd::AsFd;
     let listener = UnixListener::from(std::io::stdin().as_fd().try_clone_to_owned()?);

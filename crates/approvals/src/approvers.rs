@@ -137,7 +137,7 @@ impl Approver {
 }
 
 impl KeyChange {
-    /// The approver that an enrolment creates.
+    /// The approver that an enrollment creates.
     pub(crate) fn approver(&self) -> Result<Approver, ApproverError> {
         Ok(Approver {
             key: PublicKey::from_bytes(&self.key).map_err(ApproverError::Key)?,
@@ -207,7 +207,7 @@ impl ApproverList {
         self.approvers.iter().any(|approver| approver.check_time(now_ms).is_ok())
     }
 
-    /// Applies a change that `signer` has signed. The first key signs its own enrolment.
+    /// Applies a change that `signer` has signed. The first key signs its own enrollment.
     pub fn apply(
         &mut self,
         change: &KeyChange,

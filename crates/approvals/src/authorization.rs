@@ -60,7 +60,7 @@ enum Violation {
     Key(#[from] ssh_key::Error),
     #[error("a key was enrolled before the host key was recorded")]
     NoHostKey,
-    #[error("the host did not enrol the terminal key")]
+    #[error("the host did not enroll the terminal key")]
     TerminalKey,
     #[error("a decision for a session cannot authorize root")]
     SessionForRoot,

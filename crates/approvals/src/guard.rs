@@ -47,8 +47,8 @@ pub enum GuardStatus {
 }
 
 /// The two modes of approval on a host, and what each protects against.
-pub const GUARD_MODE: &str = "guard mode: holds also against an unconfined process of the same user";
-pub const PERSONAL_MODE: &str = "personal mode: holds against confined agents and mistakes; not against an unconfined process of the same user";
+pub const GUARD_MODE: &str = "guard mode: also protects against an unconfined process of the same user";
+pub const PERSONAL_MODE: &str = "personal mode: protects against confined agents and mistakes; not against an unconfined process of the same user";
 
 impl GuardStatus {
     /// The current mode, for display. An unavailable guard still counts as guard mode: nothing is approved

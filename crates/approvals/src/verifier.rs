@@ -180,7 +180,7 @@ impl Verifier {
     }
 
     /// Creates a key for the terminal of this process. The key is valid until the process exits. The host signs
-    /// its enrolment.
+    /// its enrollment.
     pub(crate) async fn enroll_terminal(&self, ledger: &Ledger) -> Result<Signer> {
         let signer = Signer::random()?;
         let blob = signer.key().to_bytes().map_err(|error| Error::Key(error.to_string()))?;
@@ -228,7 +228,7 @@ impl Verifier {
                 "sign it with an approver's key: --key FILE, or a key in ssh-agent".to_owned()
             }
             (Some(file), _) => format!(
-                "root enrols a key with `sudo outpost approvals enroll`, or names this user under trusted_users in {}",
+                "root enrolls a key with `sudo outpost approvals enroll`, or names this user under trusted_users in {}",
                 file.path().display()
             ),
             (None, _) => "make a key with `outpost approvals enroll`".to_owned(),

@@ -95,7 +95,7 @@ impl ActiveRequest {
         let id = self.pinned.request.id.clone();
         let pinned = self.pinned.clone();
         let unchanged = tokio::task::spawn_blocking(move || pinned.check_unchanged(waited)).await;
-        if let Err(message) = unchanged.unwrap_or_else(|_| Err("the daemon is ending".into())) {
+        if let Err(message) = unchanged.unwrap_or_else(|_| Err("the daemon is stopping".into())) {
             end(server, &self.record, json!({ "status": "error", "message": message })).await;
             return Some(Response::error(&id, message));
         }

@@ -51,8 +51,8 @@ pub(crate) async fn serve(server: Arc<Server>, stream: UnixStream) {
         Ok(request) => request,
         Err(response) => return line::write(&stream, &response).await,
     };
-    if let Some(places) = forward::guard_for(&server, &request) {
-        return forward::forward(&server, stream, &request.id, line, &places).await;
+    if let Some(guard_paths) = forward::guard_for(&server, &request) {
+        return forward::forward(&server, stream, &request.id, line, &guard_paths).await;
     }
     drop(line);
     let span =
@@ -125,7 +125,7 @@ impl Connection<'_> {
             PinnedRequest::resolve(request, ssh_agent, &requester).map_err(|error| (error, denial()))
         });
         let (error, denial) = match (resolved.await, action) {
-            (Err(_), _) => return Some(Response::error(&id, "the daemon is ending")),
+            (Err(_), _) => return Some(Response::error(&id, "the daemon is stopping")),
             (Ok(Err((ResolveError::Variable(message), _))), _) => {
                 return Some(self.refuse(&refused, message).await);
             }
@@ -150,7 +150,7 @@ impl Connection<'_> {
             (Action::Exec, Some(ResolveError::Refused(message) | ResolveError::Variable(message))) => {
                 self.refuse(&refused, message).await
             }
-            (Action::Exec, None) => Response::error(&id, "the daemon is ending"),
+            (Action::Exec, None) => Response::error(&id, "the daemon is stopping"),
         })
     }
 

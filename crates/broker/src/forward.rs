@@ -35,9 +35,9 @@ pub(crate) async fn forward(
     client: UnixStream,
     id: &str,
     mut line: Vec<u8>,
-    places: &GuardPaths,
+    guard_paths: &GuardPaths,
 ) {
-    let guard = match connect(places) {
+    let guard = match connect(guard_paths) {
         Ok(guard) => guard,
         Err(reason) => {
             let message = format!("the guard of this host is away, so nothing was run: {reason}\n{HINT}");
@@ -84,13 +84,13 @@ pub(crate) async fn resume(server: &Arc<Server>) {
 }
 
 /// Connects to the guard. The listener must belong to root.
-fn connect(places: &GuardPaths) -> Result<UnixStream, String> {
-    match places.status() {
+fn connect(guard_paths: &GuardPaths) -> Result<UnixStream, String> {
+    match guard_paths.status() {
         GuardStatus::Running => {}
         GuardStatus::Unavailable(reason) => return Err(reason),
         GuardStatus::Absent => return Err("it was removed".into()),
     }
-    let socket = places.broker_socket();
+    let socket = guard_paths.broker_socket();
     let fail = |error: std::io::Error| format!("{}: {error}", socket.display());
     outpost_wire::connect(&socket, Trust::Root).map_err(fail)
 }

@@ -3,20 +3,17 @@
 //! # Theory of operation
 //!
 //! A connection carries one request line. `parse`, `validate` and `freshness` refuse malformed, oversized and stale
-//! requests. `pinned_request` then resolves the rest: it looks up, opens and hashes every program, opens the working
-//! directory, checks the variables and completes the environment. One SHA-256 digest covers all of this.
-//! Rules, grants or a human approve or deny that digest. The broker executes the opened files, after it checked that
-//! they are unchanged.
+//! requests. `pinned_request` then resolves the rest: it finds every program on a fixed path, opens and hashes it, and
+//! checks the path to it (for root's rights only root may be able to change it). It opens the working directory, checks
+//! the variables and completes the environment. One SHA-256 digest covers all of this. Rules, grants or a human approve
+//! or deny that digest. The broker executes the opened files, after it checked that they are unchanged.
 //!
-//! The ledger records each step before the step takes effect, and the keeper holds a copy of the client's connection.
-//! When a worker is killed, the next worker reads the ledger, and `resume` continues every request: it re-queues open
-//! questions, waits for running commands and answers the clients.
-//!
-//! A request becomes a pinned request: programs found on a fixed path, opened and hashed, the path to them checked (for
-//! root's rights only root may be able to change it), the directory open, the environment complete, one digest over all.
-//! The request, its id and its question are recorded in one transaction. The start is recorded once, before the first
-//! process. A request whose start is recorded and whose processes are unknown was interrupted and is not repeated: at
-//! most once, with an answer to the client.
+//! The ledger records each step before the step takes effect: the request, its id and its question in one transaction,
+//! and the start once, before the first process. The keeper holds a copy of the client's connection under a number that
+//! is recorded with the request. When a worker is killed, the next worker reads the ledger and matches the numbers.
+//! `resume` then continues every request: it asks the same question with the remaining time, waits for running commands
+//! and answers the clients. A request whose start is recorded and whose processes are unknown was interrupted. Its
+//! client gets an answer, and the request is not repeated: a command starts at most once.
 //!
 //! A stage executes the hashed file (execveat) in the opened directory (fchdir), in a session of its own, without a
 //! terminal. A script runs by its name where only root can change that, else by a descriptor that its interpreter opens.
@@ -25,9 +22,6 @@
 //! A password is asked once per pipeline. sudo runs this binary as its askpass helper through `/proc/PID/exe` of an idle
 //! child of the daemon, a name that no user can replace. The daemon checks the helper's file, its parent sudo by pid and
 //! start time, and its dumpable flag before it sends the password.
-//!
-//! The keeper holds each client's connection under a number that is recorded with the request. A new worker matches
-//! both: it asks the same question with the remaining time, waits for running commands, and answers.
 //!
 //! # Guard
 //!

@@ -77,7 +77,7 @@ pub(crate) async fn start(
         false => None,
         true => {
             let found = tokio::task::spawn_blocking(sudo::find).await;
-            let found = found.unwrap_or_else(|_| Err("the daemon is ending".into()));
+            let found = found.unwrap_or_else(|_| Err("the daemon is stopping".into()));
             Some(found.map_err(|reason| Response::error(id, reason))?)
         }
     };
@@ -87,7 +87,7 @@ pub(crate) async fn start(
             let prompt = format!("Password for sudo, to run {}:", display::command(&pinned.request.pipeline));
             let prompts = passwords.clone();
             let created = tokio::task::spawn_blocking(move || prompts.create(askpass, prompt)).await;
-            let created = created.unwrap_or_else(|_| Err("the daemon is ending".into()));
+            let created = created.unwrap_or_else(|_| Err("the daemon is stopping".into()));
             Some(created.map_err(|reason| Response::error(id, reason))?)
         }
     };

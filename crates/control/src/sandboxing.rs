@@ -2,13 +2,13 @@
 
 use crate::wire::{Failure, Sandbox, SandboxPolicy};
 use outpost_engine::{Error, Spawn, Step};
-use outpost_sandbox::{Confinement, Context, Policy, Sandboxes};
+use outpost_sandbox::{Confinement, Context, Policy, SandboxBuilder};
 use std::path::{Path, PathBuf};
 
 /// Adds a confinement to `spawn`. The kernel looks the program up among `candidates` inside the sandbox. The caller must
 /// keep the confinement until the process ends. Blocking: reads the disk.
 pub(crate) fn confine(
-    sandboxes: &Sandboxes,
+    sandboxes: &SandboxBuilder,
     requested: &Sandbox,
     directory: &Path,
     candidates: &[PathBuf],

@@ -9,7 +9,7 @@ use crate::wire::{
     Faces, Failure, LINE_BYTES_MAX, RelayState, Reloaded, Request, Settings, StopReport, WakeRelay,
 };
 use outpost_engine::{Engine, Error};
-use outpost_sandbox::Sandboxes;
+use outpost_sandbox::SandboxBuilder;
 use outpost_wire::{Closed, Line, Lines, Outbox, SharedLoad, Weight};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -30,7 +30,7 @@ const REQUESTS_MAX: u32 = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Declined {
     /// The daemon or this worker is stopping and accepts no more commands.
-    Ending,
+    Stopping,
     Refused(String),
 }
 
@@ -39,7 +39,7 @@ impl Declined {
     pub(crate) fn failure(self, kind: &str) -> Failure {
         let message = self.to_string();
         match self {
-            Declined::Ending => Failure { kind: Failure::STOPPING.into(), message },
+            Declined::Stopping => Failure { kind: Failure::STOPPING.into(), message },
             Declined::Refused(_) => Failure { kind: kind.into(), message },
         }
     }
@@ -48,7 +48,7 @@ impl Declined {
 impl fmt::Display for Declined {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Declined::Ending => f.write_str("the daemon is stopping"),
+            Declined::Stopping => f.write_str("the daemon is stopping"),
             Declined::Refused(reason) => f.write_str(reason),
         }
     }
@@ -63,7 +63,7 @@ impl From<String> for Declined {
 impl From<Error> for Declined {
     fn from(error: Error) -> Declined {
         match error {
-            Error::Stopping | Error::Stopped => Declined::Ending,
+            Error::Stopping | Error::Stopped => Declined::Stopping,
             other => Declined::Refused(other.to_string()),
         }
     }
@@ -101,7 +101,7 @@ pub trait DaemonOps: Send + Sync + 'static {
 pub(crate) struct Context<P> {
     pub(crate) engine: Engine,
     pub(crate) daemon: P,
-    pub(crate) sandboxes: Sandboxes,
+    pub(crate) sandboxes: SandboxBuilder,
     pub(crate) input_locks: Arc<InputLocks>,
     pub(crate) client_bound: Arc<ClientBound>,
     next_connection: AtomicU64,
@@ -109,7 +109,12 @@ pub(crate) struct Context<P> {
 }
 
 /// Serves the control socket until the worker ends.
-pub async fn serve<P: DaemonOps>(listener: UnixListener, engine: Engine, daemon: P, sandboxes: Sandboxes) {
+pub async fn serve<P: DaemonOps>(
+    listener: UnixListener,
+    engine: Engine,
+    daemon: P,
+    sandboxes: SandboxBuilder,
+) {
     let (input_locks, client_bound) = (Arc::default(), Arc::<ClientBound>::default());
     let (adopting, their_engine) = (client_bound.clone(), engine.clone());
     tokio::spawn(async move { adopting.adopt(&their_engine, methods::FACE).await });

@@ -15,15 +15,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// The most bytes moved from a terminal at once.
+/// Maximum number of bytes moved from a terminal at once.
 const AT_ONCE_BYTES: usize = 64 * 1024;
 
-/// The size of a pipe, and that of a hot one.
+/// The size of a pipe, and that of an enlarged one.
 pub(crate) const PIPE_BYTES: usize = 64 * 1024;
-pub(crate) const HOT_PIPE_BYTES: usize = 1024 * 1024;
+pub(crate) const LARGE_PIPE_BYTES: usize = 1024 * 1024;
 
-/// This many large pieces in a row make a stream hot.
-const HOT_AFTER: u32 = 8;
+/// The pipe of a stream is enlarged after this many large pieces in a row.
+const ENLARGE_AFTER: u32 = 8;
 
 /// Small pieces in quick succession are collected for this long.
 pub(crate) const COLLECT: Duration = Duration::from_micros(200);
@@ -71,7 +71,7 @@ pub(crate) struct Output {
     hung_up: bool,
     last_pump: Instant,
     large_pieces: u32,
-    pub(crate) hot: bool,
+    pub(crate) is_enlarged: bool,
 }
 
 impl Output {
@@ -85,7 +85,7 @@ impl Output {
             hung_up: false,
             last_pump: long_ago,
             large_pieces: 0,
-            hot: false,
+            is_enlarged: false,
         }
     }
 
@@ -106,7 +106,7 @@ impl Output {
     }
 
     pub(crate) fn wants_larger_pipe(&self) -> bool {
-        !self.hot && self.large_pieces >= HOT_AFTER && matches!(self.source, Source::Pipe(_))
+        !self.is_enlarged && self.large_pieces >= ENLARGE_AFTER && matches!(self.source, Source::Pipe(_))
     }
 
     pub(crate) fn quiet_for(&self, now: Instant) -> Duration {
@@ -388,7 +388,7 @@ fn take_from_master(master: &OwnedFd, pipe: &Pipe, has_exited: bool) -> outpost_
 }
 
 fn discard(pipe: &OwnedFd, dev_null: &OwnedFd) -> Moved {
-    pipe::splice(pipe, dev_null, HOT_PIPE_BYTES).unwrap_or(Moved::End)
+    pipe::splice(pipe, dev_null, LARGE_PIPE_BYTES).unwrap_or(Moved::End)
 }
 
 #[cfg(test)]

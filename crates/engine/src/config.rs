@@ -13,17 +13,17 @@ pub struct Config {
     pub process_bytes_max: u64,
     /// The size of all journals together.
     pub host_bytes_max: u64,
-    /// The most accepted bytes of stdin that one child has not read.
+    /// Maximum number of accepted bytes of stdin that one child has not read.
     pub stdin_waiting_max: u64,
     /// The retention time of ended processes.
     pub exited_kept: Duration,
-    /// The most ended processes.
+    /// Maximum number of ended processes.
     pub exited_max: usize,
-    /// The most running processes.
+    /// Maximum number of running processes.
     pub processes_max: usize,
     /// The delay after which recorded output is synced to the disk; zero leaves that to the kernel.
     pub sync_interval: Duration,
-    /// The most prepared slots.
+    /// Maximum number of prepared slots.
     pub prepared_slots_max: usize,
     /// The default limits of children: those that this daemon had before it raised its own.
     pub limits: Vec<ResourceLimit>,

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 /// The reserve. With fewer free descriptors a worker could not accept a connection, so no client could end a process.
 const RESERVED: usize = 64;
 
-/// The most open descriptors before those of another process are added.
+/// Maximum number of open descriptors before those of another process are added.
 pub(crate) fn for_processes() -> usize {
     let max = limits::descriptors().soft.and_then(|max| usize::try_from(max).ok()).unwrap_or(usize::MAX);
     max.saturating_sub(RESERVED.min(max / 4))

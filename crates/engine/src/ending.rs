@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// The shortest interval in which a process is polled whose output has not ended.
 const DRAIN_POLL: Duration = Duration::from_millis(10);
 
-/// The most records that one turn of the reactor drops, and the pause before the next ones.
+/// Maximum number of records that one turn of the reactor drops, and the pause before the next ones.
 const DROPPED_AT_ONCE: usize = 32;
 const DROP_PAUSE: Duration = Duration::from_millis(20);
 

@@ -32,7 +32,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// The most queued commands.
+/// Maximum number of queued commands.
 const COMMANDS_MAX: usize = 1024;
 /// The longest wait for killed processes of another engine.
 const CLEANUP_TIMEOUT: Duration = Duration::from_millis(500);
@@ -80,7 +80,7 @@ impl Engine {
 
     /// Starts an engine with a keeper process of its own from this binary. The keeper kills every process when this one
     /// ends.
-    pub fn alone(config: Config, binary: OwnedFd) -> Result<Engine> {
+    pub fn with_keeper_process(config: Config, binary: OwnedFd) -> Result<Engine> {
         let (link, keeper) = handover::start_keeper(&binary, &[])?;
         let lifecycle = Lifecycle::Daemon { binary, arguments: Vec::new() };
         let link = KeeperLink::new(link);
@@ -88,16 +88,16 @@ impl Engine {
     }
 
     /// Starts an engine with a keeper in a thread of this process. When the process ends, its children are orphans.
-    pub fn embedded(config: Config) -> Result<Engine> {
+    pub fn with_keeper_thread(config: Config) -> Result<Engine> {
         let link = KeeperLink::to_embedded_keeper().map_err(|error| {
             Error::io("start", "the embedded keeper", Errno::from_io_error(&error).unwrap_or(Errno::IO))
         })?;
         Engine::begin(config, link, None, Lifecycle::Embedded, |_, _| ()).map(|(engine, _)| engine)
     }
 
-    /// Kills and removes the cgroups of an engine in this directory. The caller must know that the engine is gone and
-    /// that no other one is started.
-    pub fn clear_up_after(state_dir: &Path) {
+    /// Kills the processes in the cgroups of an engine in this directory and removes the cgroups. The caller must know
+    /// that this engine has ended and that no other one is started.
+    pub fn remove_cgroups(state_dir: &Path) {
         cgroup::destroy_abandoned(&cgroups_of(&name_of(state_dir)), CLEANUP_TIMEOUT);
     }
 

@@ -51,7 +51,7 @@ const REAP_TIMEOUT: Duration = Duration::from_secs(5);
 /// The interval in which a tree is polled for its end.
 const TREE_POLL: Duration = Duration::from_millis(10);
 
-/// The most scans of /proc in a tree kill without a cgroup. A scan that finds none is the last.
+/// Maximum number of scans of /proc in a tree kill without a cgroup. A scan that finds none is the last.
 const SCANS_MAX: usize = 64;
 
 pub(crate) async fn escalate(process: &Process, ladder: Ladder) -> Result<KillReport> {

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 /// A start that is not confirmed yet, with all that a second request to another keeper needs.
 pub(crate) struct Launch {
     pub(crate) reply: oneshot::Sender<crate::Result<()>>,
-    /// The specification in a sealed memory file.
+    /// The specification in a sealed memfd.
     pub(crate) specification: OwnedFd,
     pub(crate) cgroup: Option<OwnedFd>,
     /// The file to execute and the working directory, where they are open files.

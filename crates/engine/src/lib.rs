@@ -7,8 +7,9 @@
 //! records exits. It never blocks: it has one epoll set, and faces send it commands by a bounded queue. Readers bypass
 //! it: a [`Subscription`] is a cursor over the files of the journal with a notification about more output.
 //!
-//! The keeper starts the children and outlives this process. [`Engine::start`] takes the link to it. An engine for a
-//! short-lived program ([`Engine::embedded`]) runs the same keeper code in a thread.
+//! The keeper starts the children and outlives this process. [`Engine::start`] takes the link to it. A short-lived
+//! program starts a keeper of its own ([`Engine::with_keeper_process`]). Tests and the benchmark run the same keeper
+//! code in a thread ([`Engine::with_keeper_thread`]).
 //!
 //! A start has one path: [`Engine::spawn`] takes a prepared slot, prepares the child and sends the request; the keeper
 //! reports the child as `Starting`, and the reactor writes its description and its start record; the keeper opens the

@@ -24,7 +24,7 @@ pub(crate) mod role {
     pub(crate) const STDIN_LOG: u8 = 9;
 }
 
-/// The most queued requests. Starts are refused beyond.
+/// Maximum number of queued requests. Starts are refused beyond.
 const OUTBOX_MAX: usize = 1024;
 
 /// The result of a receive.

@@ -131,7 +131,7 @@ mod tests {
     #[tokio::test]
     async fn a_lookup_waits_for_records_that_cannot_be_read_for_lack_of_descriptors() {
         let dir = tempfile::tempdir().unwrap();
-        let engine = Engine::embedded(Config::new(dir.path())).unwrap();
+        let engine = Engine::with_keeper_thread(Config::new(dir.path())).unwrap();
         let spawn = Spawn { program: "/bin/true".into(), ..Spawn::new(Key::new("test", "", "p"), ["true"]) };
         let process = engine.spawn(spawn).await.unwrap();
         process.finished().await.unwrap();

@@ -1,6 +1,6 @@
 //! Output: from the pipes of children into their journals, with back-pressure.
 
-use crate::child::{COLLECT, HOT_PIPE_BYTES, PIPE_BYTES, stream_index};
+use crate::child::{COLLECT, LARGE_PIPE_BYTES, PIPE_BYTES, stream_index};
 use crate::reactor::{RETRY, Reactor};
 use crate::timers::Due;
 use outpost_journal::{Pumped, Stream};
@@ -10,10 +10,10 @@ use outpost_sys::pipe::{self, Moved};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// The most hot pipes. The kernel limits the memory of pipes per user.
-const HOT_PIPES_MAX: usize = 16;
-/// A hot pipe that was quiet for this long is cold again.
-const COOL_AFTER: Duration = Duration::from_secs(1);
+/// Maximum number of enlarged pipes. The kernel limits the memory of pipes per user.
+const LARGE_PIPES_MAX: usize = 16;
+/// An enlarged pipe gets its normal size again after it was quiet for this long.
+const SHRINK_AFTER: Duration = Duration::from_secs(1);
 /// The interval in which output waits for a reader that keeps up and would lose some.
 const READER_PAUSE: Duration = Duration::from_micros(500);
 /// The EOF of a stream is published after this time. Mostly the exit is published before, with one wake-up for both.
@@ -25,9 +25,9 @@ const HOST_CHECK_BYTES: u64 = 4 * 1024 * 1024;
 pub(crate) struct OutputPump {
     /// Where output goes after the exit is recorded.
     dev_null: OwnedFd,
-    hot_pipes: usize,
-    /// `Due::CoolPipes` is scheduled.
-    cooling: bool,
+    large_pipes: usize,
+    /// `Due::ShrinkPipes` is scheduled.
+    shrink_scheduled: bool,
     /// Output since the host's cap was checked.
     unchecked_bytes: u64,
 }
@@ -36,7 +36,7 @@ impl OutputPump {
     pub(crate) fn new() -> crate::Result<OutputPump> {
         let dev_null = file::open("/dev/null", file::Open::ReadWrite)
             .map_err(|errno| crate::Error::io("open", "/dev/null", errno))?;
-        Ok(OutputPump { dev_null, hot_pipes: 0, cooling: false, unchecked_bytes: 0 })
+        Ok(OutputPump { dev_null, large_pipes: 0, shrink_scheduled: false, unchecked_bytes: 0 })
     }
 
     pub(crate) fn dev_null(&self) -> &OwnedFd {
@@ -82,11 +82,11 @@ impl Reactor {
         }
         let Some(output) = &mut child.outputs[stream_index(stream)] else { return };
         let collect = output.note(bytes, now);
-        if output.wants_larger_pipe() && self.pump.hot_pipes < HOT_PIPES_MAX {
-            output.hot = true;
-            if pipe::set_capacity(output.pipe(), HOT_PIPE_BYTES).is_ok() {
-                self.pump.hot_pipes += 1;
-                self.schedule_cooling();
+        if output.wants_larger_pipe() && self.pump.large_pipes < LARGE_PIPES_MAX {
+            output.is_enlarged = true;
+            if pipe::set_capacity(output.pipe(), LARGE_PIPE_BYTES).is_ok() {
+                self.pump.large_pipes += 1;
+                self.schedule_shrinking();
             }
         } else if collect {
             output.paused = true;
@@ -118,8 +118,8 @@ impl Reactor {
 
     fn stream_ended(&mut self, slot: u64, stream: Stream) {
         let Some(child) = self.children.get_mut(&slot) else { return };
-        if child.outputs[stream_index(stream)].as_ref().is_some_and(|output| output.hot) {
-            self.pump.hot_pipes = self.pump.hot_pipes.saturating_sub(1);
+        if child.outputs[stream_index(stream)].as_ref().is_some_and(|output| output.is_enlarged) {
+            self.pump.large_pipes = self.pump.large_pipes.saturating_sub(1);
         }
         for role in child.end_stream(&self.epoll, stream) {
             self.shared.link.send(Request::Release { slot, role }, Vec::new());
@@ -129,31 +129,31 @@ impl Reactor {
     }
 
     /// Gives pipes their normal size again that were quiet for a while.
-    pub(crate) fn cool_pipes(&mut self, now: Instant) {
-        let mut hot = 0;
+    pub(crate) fn shrink_pipes(&mut self, now: Instant) {
+        let mut enlarged = 0;
         for output in self
             .children
             .values_mut()
             .flat_map(|child| child.outputs.iter_mut().flatten())
-            .filter(|output| output.hot)
+            .filter(|output| output.is_enlarged)
         {
-            let cold = output.quiet_for(now) >= COOL_AFTER;
-            if cold && pipe::set_capacity(output.pipe(), PIPE_BYTES).is_ok() {
-                output.hot = false;
+            let quiet = output.quiet_for(now) >= SHRINK_AFTER;
+            if quiet && pipe::set_capacity(output.pipe(), PIPE_BYTES).is_ok() {
+                output.is_enlarged = false;
             } else {
-                hot += 1;
+                enlarged += 1;
             }
         }
-        self.pump.hot_pipes = hot;
-        self.pump.cooling = false;
-        if hot > 0 {
-            self.schedule_cooling();
+        self.pump.large_pipes = enlarged;
+        self.pump.shrink_scheduled = false;
+        if enlarged > 0 {
+            self.schedule_shrinking();
         }
     }
 
-    fn schedule_cooling(&mut self) {
-        if !std::mem::replace(&mut self.pump.cooling, true) {
-            self.schedule(COOL_AFTER, Due::CoolPipes);
+    fn schedule_shrinking(&mut self) {
+        if !std::mem::replace(&mut self.pump.shrink_scheduled, true) {
+            self.schedule(SHRINK_AFTER, Due::ShrinkPipes);
         }
     }
 }

@@ -72,7 +72,7 @@ pub(crate) enum Command {
     DaemonFds(daemon_fds::FdCommand),
     Serving,
     Notify(Readiness),
-    /// The status text of the daemon, in a memory file.
+    /// The status text of the daemon, in a memfd.
     ShowStatus(OwnedFd),
     Heartbeat {
         interval_ms: u32,
@@ -237,7 +237,7 @@ impl Reactor {
                 Due::HandOver => self.hand_over_all(),
                 Due::Missing => self.ask_for_missing(),
                 Due::Resend(slot) => self.shared.link.send(Request::Resend { slot }, Vec::new()),
-                Due::CoolPipes => self.cool_pipes(now),
+                Due::ShrinkPipes => self.shrink_pipes(now),
                 Due::StartKeeper => self.keeper_died(),
                 Due::Retention => self.retain(),
             }

@@ -48,7 +48,7 @@ fn add_ended_process(engine: &Engine) {
 async fn a_turn_of_the_reactor_drops_few_of_many_expired_records() {
     let dir = tempfile::tempdir().unwrap();
     let config = Config { cgroups: false, exited_max: 0, ..Config::new(dir.path()) };
-    let engine = Engine::embedded(config).unwrap();
+    let engine = Engine::with_keeper_thread(config).unwrap();
     (0..5 * DROPPED_IN_A_TURN_MAX).for_each(|_| add_ended_process(&engine));
     let mut driven = second_reactor(&engine);
     let kept = || engine.shared.table().len();
@@ -82,7 +82,7 @@ async fn replaced_start(engine: &Engine, id: &str) -> Prepared {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_that_is_replaced_before_the_reactor_receives_it_is_killed() {
     let dir = tempfile::tempdir().unwrap();
-    let engine = Engine::embedded(Config { cgroups: false, ..Config::new(dir.path()) }).unwrap();
+    let engine = Engine::with_keeper_thread(Config { cgroups: false, ..Config::new(dir.path()) }).unwrap();
     let Prepared { child, .. } = replaced_start(&engine, "replaced").await;
     let process = child.process.clone();
     engine.shared.command(reactor::Command::Start { child }).await.unwrap();
@@ -147,7 +147,7 @@ fn receive_a_table_that_does_not_fit() {
 
 fn ask_again_when_descriptors_are_left() {
     let dir = tempfile::tempdir().unwrap();
-    let engine = Engine::embedded(Config { cgroups: false, ..Config::new(dir.path()) }).unwrap();
+    let engine = Engine::with_keeper_thread(Config { cgroups: false, ..Config::new(dir.path()) }).unwrap();
     let mut reactor = second_reactor(&engine);
     // The test plays the keeper of both reactors.
     let (keeper, link) = message::pair().unwrap();

@@ -7,7 +7,7 @@ use outpost_journal::{Batch, Cursor, ReadMode};
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// The most output of one read: large enough to be cheap, small enough to be fair.
+/// Maximum output of one read: large enough to be cheap, small enough to be fair.
 const BATCH_BYTES: usize = 256 * 1024;
 
 /// A reader of one process. A slow reader does not affect others.

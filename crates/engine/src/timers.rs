@@ -26,7 +26,7 @@ pub(crate) enum Due {
     Missing,
     /// Have the keeper send a started process again.
     Resend(u64),
-    CoolPipes,
+    ShrinkPipes,
     StartKeeper,
     Retention,
 }

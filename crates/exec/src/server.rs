@@ -2,7 +2,7 @@
 
 use crate::policy::PreparedSandbox;
 use outpost_engine::{Engine, Environment};
-use outpost_sandbox::{PrivatePaths, Sandboxes};
+use outpost_sandbox::{PrivatePaths, SandboxBuilder};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -42,7 +42,7 @@ pub struct Server {
     /// The base environment of commands without network.
     environment_offline: Environment,
     pub(crate) command_slots: Arc<Semaphore>,
-    pub(crate) sandboxes: Sandboxes,
+    pub(crate) sandboxes: SandboxBuilder,
     /// Cached sandboxes for read-only commands, without and with network.
     plain: [Mutex<Option<CachedSandbox>>; 2],
     connections: AtomicU64,
@@ -60,7 +60,7 @@ impl Server {
             environment_offline: others.chain([(name.into(), value.into())]).collect(),
             environment: variables.into_iter().collect(),
             command_slots: Arc::new(Semaphore::new(COMMANDS_MAX)),
-            sandboxes: Sandboxes::new(settings.state, settings.private),
+            sandboxes: SandboxBuilder::new(settings.state, settings.private),
             plain: [Mutex::new(None), Mutex::new(None)],
             connections: AtomicU64::new(0),
         })

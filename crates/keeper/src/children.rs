@@ -1,6 +1,6 @@
 //! Children: cloned, adopted, watched, signalled, reaped.
 
-use crate::keeper::{AGAIN_AFTER, EXEC_STATUS, Keeper};
+use crate::keeper::{EXEC_STATUS, Keeper, RETRY_INTERVAL};
 use crate::log::log;
 use crate::message::ProcessState;
 use crate::spawn_request::SpawnRequest;
@@ -31,7 +31,7 @@ impl Keeper {
         self.table.insert(slot, entry);
         self.schedule_fdstore(slot);
         if let Err(errno) = self.watch(slot) {
-            log(format_args!("cannot watch slot {slot:x} ({errno}); polling it every {AGAIN_AFTER:?}"));
+            log(format_args!("cannot watch slot {slot:x} ({errno}); polling it every {RETRY_INTERVAL:?}"));
         }
     }
 

@@ -6,7 +6,7 @@ use outpost_sys::{Result, message};
 use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 
-/// The most queued notices. A notice is an event without an entry.
+/// Maximum number of queued notices. A notice is an event without an entry.
 const NOTICES_MAX: usize = 16;
 
 /// Pending events. Entries are sent first, by their current state.

@@ -20,7 +20,7 @@ const INFO_TIMEOUT: Duration = Duration::from_millis(20);
 /// The interval in which an ended child is polled for its exit status.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The most messages received in one turn of the loop.
+/// Maximum number of messages received in one turn of the loop.
 const MESSAGES_MAX: usize = 4096;
 
 #[derive(Default)]
@@ -80,7 +80,7 @@ impl Keeper {
                 Ok(Received::Exit(ended)) => self.note_exit(ended),
                 Ok(Received::Other) => {}
                 Ok(Received::Nothing) => return,
-                // The exit status of a lost event may still be in /proc. The socket goes on.
+                // The exit status of a lost event may still be in /proc. The socket stays usable.
                 Err(Errno::NOBUFS) => log(format_args!("the kernel dropped exit events: too many at once")),
                 Err(errno) => {
                     log(format_args!("cannot receive exit events ({errno}); unsubscribing"));

@@ -3,7 +3,7 @@
 //!
 //! systemd returns stored descriptors by name to the next daemon that it starts.
 
-use crate::keeper::{AGAIN_AFTER, EXEC_STATUS, Keeper};
+use crate::keeper::{EXEC_STATUS, Keeper, RETRY_INTERVAL};
 use crate::table::{Entry, FDS_ONLY, OWN_SLOT, SLOT_MIN, SLOTS_MAX, STORE_ROLE};
 use outpost_sys::{Errno, Result, message};
 use std::collections::VecDeque;
@@ -57,7 +57,7 @@ pub(crate) struct FdStore {
     retry_at: Option<Instant>,
 }
 
-/// The most queued removals. A supervisor that has read nothing for so long has no store.
+/// Maximum number of queued removals. A supervisor that has read nothing for so long has no store.
 const REMOVALS_MAX: usize = 4 * SLOTS_MAX;
 
 impl FdStore {
@@ -86,7 +86,7 @@ impl FdStore {
             let text = format!("FDSTOREREMOVE=1\nFDNAME={name}");
             match message::send(socket, text.as_bytes(), &[]) {
                 Err(Errno::AGAIN | Errno::NOBUFS) => {
-                    self.retry_at = Some(Instant::now() + AGAIN_AFTER);
+                    self.retry_at = Some(Instant::now() + RETRY_INTERVAL);
                     return;
                 }
                 // A supervisor that is gone has no store.

@@ -32,7 +32,7 @@ pub(crate) const EXITS: u64 = 6;
 pub(crate) const EXEC_STATUS: u64 = 1 << 63;
 
 /// The pause before an operation is retried that failed for lack of memory or another resource.
-pub(crate) const AGAIN_AFTER: Duration = Duration::from_millis(100);
+pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The keeper. Each part keeps its own state.
 pub struct Keeper {
@@ -166,7 +166,7 @@ impl Keeper {
         let polls = self.retry_by_timer
             || !self.unwatched.is_empty()
             || self.worker.current().is_some_and(|worker| worker.is_unwatched);
-        let again = polls.then(|| Instant::now() + AGAIN_AFTER);
+        let again = polls.then(|| Instant::now() + RETRY_INTERVAL);
         let (worker, watchdog) = (self.worker.next_deadline(), self.supervisor.next());
         let store = self.fdstore.next();
         let (stop, exit) = (self.next_stop(), self.next_exit());

@@ -18,7 +18,7 @@
 //! | event | reaction |
 //! | --- | --- |
 //! | the worker dies | the keeper starts a new one at once and sends it the table; clients wait in the backlog of the listening sockets |
-//! | ten workers were killed before one served | restarts go on, with a pause of 100 ms |
+//! | ten workers were killed before one served | restarts continue, with a pause of 100 ms |
 //! | the worker fails repeatedly | after four restarts at once the pause grows from 1 s to 30 s. With children the keeper never gives up. Without children it exits with 1 after ten failures over two minutes, or after five if no worker ever served. SIGHUP restarts at once |
 //! | the keeper dies | the worker starts another one ([`state::State`] with an empty table) and hands every entry over ([`Request::Adopt`]) |
 //! | both die, under a supervisor with a descriptor store | the next daemon gets the stored descriptors ([`FdStoreName`]) |

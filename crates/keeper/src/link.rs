@@ -14,8 +14,8 @@ use std::os::fd::OwnedFd;
 /// Requests handled in one turn of the loop.
 const REQUESTS_AT_ONCE: usize = 64;
 
-/// The most refused requests of one worker that are logged. The others are counted, so that a broken worker does not
-/// fill the disk.
+/// Maximum number of refused requests of one worker that are logged. The others are counted, so that a broken worker
+/// does not fill the disk.
 pub(crate) const REFUSALS_LOGGED_MAX: u64 = 8;
 
 impl Keeper {

@@ -103,7 +103,7 @@ pub enum Request {
     },
     /// The worker has served a client, or has run long enough without failing.
     Serving,
-    /// Start a child. Descriptors: the specification in a memory file; the read and the write end of the exec gate;
+    /// Start a child. Descriptors: the specification in a memfd; the read and the write end of the exec gate;
     /// those of `options`; those to hold; the child's.
     ///
     /// The keeper reports the child as `Starting`, and then writes a byte to the gate. So the child executes nothing
@@ -172,7 +172,7 @@ pub enum Event {
     Shutdown,
     /// The new binary runs.
     Replaced(Component),
-    /// The new binary was refused; the old one goes on.
+    /// The new binary was refused; the old one continues.
     NotReplaced(Component, Errno),
     /// The keeper received SIGHUP.
     Reload,

@@ -11,7 +11,7 @@ use outpost_sys::{file, message};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// The most missed heartbeats: a busy host is no reason to kill the worker.
+/// Maximum number of missed heartbeats: a busy host is no reason to kill the worker.
 const MISSED_MAX: u32 = 4;
 
 /// The longest status text of a worker.

@@ -1,4 +1,4 @@
-//! The specification of a child, as bytes in a sealed memory file, since it may be larger than a message.
+//! The specification of a child, as bytes in a sealed memfd, since it may be larger than a message.
 
 use crate::bytes::{Reader, Writer};
 use outpost_sys::confine;
@@ -6,13 +6,13 @@ use outpost_sys::credentials::{Credentials, GROUPS_MAX};
 use outpost_sys::spawn::{ResourceLimit, SessionKind};
 use std::ffi::{CStr, CString};
 
-/// The most bytes of a specification. The kernel accepts no larger argument list on common machines.
+/// Maximum number of bytes of a specification. The kernel accepts no larger argument list on common machines.
 pub(crate) const SPEC_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
 /// The initial capacity: few specifications are larger.
 const TYPICAL_BYTES: usize = 8 * 1024;
 
-/// The most resource limits. The kernel knows 16.
+/// Maximum number of resource limits. The kernel knows 16.
 const LIMITS_MAX: u32 = 16;
 
 /// Numbers of [`SessionKind`].

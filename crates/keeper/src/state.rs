@@ -13,7 +13,7 @@ const MAGIC: u32 = u32::from_le_bytes(*b"OPKP");
 /// The version of the layout below. A reader refuses any other.
 const SCHEMA: u32 = 2;
 
-/// The most bytes a state may have.
+/// Maximum number of bytes a state may have.
 pub const STATE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// A worker that runs already.

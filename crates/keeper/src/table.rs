@@ -31,10 +31,10 @@ pub const SLOT_MIN: u64 = 16;
 /// Slots with this bit have no child. They hold descriptors until the worker has them forgotten.
 pub const FDS_ONLY: u64 = 1 << 62;
 
-/// The most descriptors that one slot may hold.
+/// Maximum number of descriptors that one slot may hold.
 pub const HELD_MAX: usize = 16;
 
-/// The most slots.
+/// Maximum number of slots.
 pub(crate) const SLOTS_MAX: usize = 16 * 1024;
 
 /// Descriptors by role.
@@ -46,7 +46,8 @@ pub(crate) struct Entry {
     /// `None` when the child never ran, and for slots without a child.
     pub(crate) pidfd: Option<Pidfd>,
     pub(crate) held: Held,
-    /// From clone to exec. After a failed start until the child is reaped, since it runs in our memory until then.
+    /// The pipe on which the child reports its exec. The slot has it from clone to exec. After a failed start the slot
+    /// keeps it until the child is reaped, since the child runs in the keeper's memory until then.
     exec_status: Option<ExecStatusPipe>,
     /// The write end of the exec gate, until the worker was sent the child.
     exec_gate: Option<OwnedFd>,
@@ -212,8 +213,8 @@ impl Entry {
         }
     }
 
-    /// The state for the worker. It forgets a failed child as soon as it knows of it, so that is not reported before
-    /// the child is reaped.
+    /// The state as reported to the worker. The worker forgets a failed child at the report of the failure, so the keeper
+    /// reports the failure only after it has reaped the child.
     fn reported_state(&self) -> ProcessState {
         match self.state {
             ProcessState::Failed(_) if self.is_alive() => ProcessState::Starting,

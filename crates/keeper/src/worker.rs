@@ -4,7 +4,7 @@ mod candidate;
 
 use candidate::Candidate;
 
-use crate::keeper::{AGAIN_AFTER, Keeper, LINK, WORKER};
+use crate::keeper::{Keeper, LINK, RETRY_INTERVAL, WORKER};
 use crate::link::REFUSALS_LOGGED_MAX;
 use crate::log::log;
 use crate::restarts::{Next, Restarts};
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// A worker that was asked to exit is killed after this time. It loses nothing by that.
 const RETIRE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The most scans for processes to kill. A scan that finds none is the last.
+/// Maximum number of scans for processes to kill. A scan that finds none is the last.
 const SCANS_MAX: usize = 64;
 
 /// The time for the first process of a confined command to remove its placeholders on the host.
@@ -191,7 +191,7 @@ impl Keeper {
         self.worker.current = Some(worker);
         self.repeat_shutdown();
         if let Err(errno) = self.watch_worker() {
-            log(format_args!("cannot watch the worker ({errno}); polling it every {AGAIN_AFTER:?}"));
+            log(format_args!("cannot watch the worker ({errno}); polling it every {RETRY_INTERVAL:?}"));
         }
     }
 

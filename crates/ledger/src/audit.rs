@@ -5,8 +5,8 @@
 //! ```
 //!
 //! The fields have this order. `hash` is the SHA-256 of the line's bytes before `,"hash":`. `prev` is the hash
-//! of the previous record; the first record has zeros. `seq` counts from 1 without gaps. So each record vouches
-//! for itself and for all records before it, and [`verify`] detects every changed byte.
+//! of the previous record; the first record has zeros. `seq` counts from 1 without gaps. So each record authenticates
+//! itself and all records before it, and [`verify`] detects every changed byte.
 //!
 //! The newest records are in `audit.jsonl`. A full file ends with a `rotated` record and is renamed by its
 //! first `seq`, such as `audit-00000000000000000001.jsonl`. The chain continues in a new `audit.jsonl`. Each

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An operation on the database.
-    #[error("cannot {what} in the approvals database: {cause}")]
+    #[error("cannot {what} in the database: {cause}")]
     Database { what: &'static str, cause: Cause },
     /// An operation on a file or a socket.
     #[error("cannot {what} {}: {cause}", path.display())]
@@ -27,7 +27,7 @@ pub enum Error {
     #[error("another daemon uses this ledger")]
     InUse,
     /// The ledger thread has stopped.
-    #[error("the daemon is ending")]
+    #[error("the daemon is stopping")]
     Stopped,
 }
 
@@ -52,7 +52,7 @@ impl Error {
         Error::File { what, path: path.to_owned(), cause: cause.into() }
     }
 
-    /// `what` completes the message "cannot … in the approvals database".
+    /// `what` completes the message "cannot … in the database".
     pub(crate) fn database(what: &'static str, error: rusqlite::Error) -> Error {
         Error::Database { what, cause: error.into() }
     }

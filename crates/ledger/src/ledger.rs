@@ -49,7 +49,7 @@ impl LedgerTx<'_> {
         self.is_fsync_required = true;
     }
 
-    /// Runs one SQL statement. `what` completes the error message "cannot … in the approvals database".
+    /// Runs one SQL statement. `what` completes the error message "cannot … in the database".
     pub fn execute(&self, what: &'static str, sql: &str, values: impl rusqlite::Params) -> Result<usize> {
         let done = self.db.prepare_cached(sql).and_then(|mut statement| statement.execute(values));
         done.map_err(|error| Error::database(what, error))
@@ -285,7 +285,7 @@ fn commit_batch(
     jobs: impl Iterator<Item = Job>,
     replies: &mut Vec<Reply>,
 ) -> std::result::Result<(), String> {
-    let fail = |error: rusqlite::Error| format!("the approvals database: {error}");
+    let fail = |error: rusqlite::Error| format!("the database: {error}");
     let mut transaction = db.transaction().map_err(fail)?;
     let mut is_fsync_required = false;
     let batch_start = audit.seq();

@@ -22,12 +22,12 @@ const SYSTEMD_RUNTIME_DIR: &str = "/run/systemd/system";
 const SYSTEMCTL: [&str; 2] = ["/usr/bin/systemctl", "/bin/systemctl"];
 
 /// Where `--uninstall` moves the records.
-fn retained_state(places: &GuardPaths) -> PathBuf {
-    places.state().with_extension("uninstalled")
+fn retained_state(guard_paths: &GuardPaths) -> PathBuf {
+    guard_paths.state().with_extension("uninstalled")
 }
 
-fn unit_path(places: &GuardPaths) -> PathBuf {
-    places.root().unwrap_or(Path::new("/")).join("etc/systemd/system").join(UNIT)
+fn unit_path(guard_paths: &GuardPaths) -> PathBuf {
+    guard_paths.root().unwrap_or(Path::new("/")).join("etc/systemd/system").join(UNIT)
 }
 
 pub(super) fn install(paths: &Paths, only_print: bool, force: bool) -> Outcome {
@@ -38,26 +38,27 @@ pub(super) fn install(paths: &Paths, only_print: bool, force: bool) -> Outcome {
     }
     check_root()?;
     check_binary(&binary, "install-service --guard")?;
-    let (places, mut done) = (&paths.guard, String::new());
-    let retained = retained_state(places);
-    if retained.exists() && !places.state().exists() {
-        fs::rename(&retained, places.state()).map_err(|error| format!("{}: {error}", retained.display()))?;
+    let (guard_paths, mut done) = (&paths.guard, String::new());
+    let retained = retained_state(guard_paths);
+    if retained.exists() && !guard_paths.state().exists() {
+        fs::rename(&retained, guard_paths.state())
+            .map_err(|error| format!("{}: {error}", retained.display()))?;
         done += &format!("restored the records from {}\n", retained.display());
     }
-    let etc = places.etc();
+    let etc = guard_paths.etc();
     let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(&etc);
     made.map_err(|error| format!("{}: {error}", etc.display()))?;
-    places.create().map_err(|error| error.to_string())?;
+    guard_paths.create().map_err(|error| error.to_string())?;
     done += &format!(
         "created {} (root only), {} and {}\n",
-        places.state().display(),
-        places.runtime().display(),
+        guard_paths.state().display(),
+        guard_paths.runtime().display(),
         etc.display()
     );
-    let path = unit_path(places);
+    let path = unit_path(guard_paths);
     let written = install_service::write(&path, &unit, force)?;
     done += &format!("{} {}\n", if written { "wrote" } else { "unchanged:" }, path.display());
-    match systemctl(places) {
+    match systemctl(guard_paths) {
         Some(systemctl) => {
             run(systemctl, &["daemon-reload"])?;
             run(systemctl, &["enable", "--now", UNIT])?;
@@ -75,13 +76,13 @@ pub(super) fn install(paths: &Paths, only_print: bool, force: bool) -> Outcome {
 /// Removes the guard. Its records are moved aside, root's configuration stays.
 pub(super) fn uninstall(paths: &Paths, force: bool) -> Outcome {
     check_root()?;
-    let (places, mut done) = (&paths.guard, String::new());
-    let unit = unit_path(places);
+    let (guard_paths, mut done) = (&paths.guard, String::new());
+    let unit = unit_path(guard_paths);
     let found = fs::read_to_string(&unit).unwrap_or_default();
     if unit.exists() && !force && !install_service::is_generated(&found) {
         return Err(format!("{} was edited by hand\nhint: `--force` removes it anyway", unit.display()));
     }
-    if let Some(systemctl) = systemctl(places).filter(|_| unit.exists()) {
+    if let Some(systemctl) = systemctl(guard_paths).filter(|_| unit.exists()) {
         run(systemctl, &["disable", "--now", UNIT])?;
     }
     if connect::connect(&paths.control_socket(), Trust::Root).is_ok() {
@@ -94,22 +95,22 @@ pub(super) fn uninstall(paths: &Paths, force: bool) -> Outcome {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(format!("{}: {error}", unit.display())),
     }
-    if let Some(systemctl) = systemctl(places) {
+    if let Some(systemctl) = systemctl(guard_paths) {
         run(systemctl, &["daemon-reload"])?;
     }
-    let runtime = places.runtime();
+    let runtime = guard_paths.runtime();
     match fs::remove_dir_all(&runtime) {
         Ok(()) => done += &format!("removed {}\n", runtime.display()),
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(format!("{}: {error}", runtime.display())),
     }
-    let retained = retained_state(places);
-    match fs::rename(places.state(), &retained) {
+    let retained = retained_state(guard_paths);
+    match fs::rename(guard_paths.state(), &retained) {
         Ok(()) => done += &format!("moved its records to {}\n", retained.display()),
         Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Err(error) => return Err(format!("{}: {error}", places.state().display())),
+        Err(error) => return Err(format!("{}: {error}", guard_paths.state().display())),
     }
-    done += &format!("kept {} with rules and approvers\n", places.etc().display());
+    done += &format!("kept {} with rules and approvers\n", guard_paths.etc().display());
     done += "users' daemons are in personal mode again\n";
     print(&done)
 }
@@ -135,8 +136,8 @@ pub(super) fn check_binary(binary: &Path, command: &str) -> Result<(), String> {
 }
 
 /// `None` if systemd does not run, or if the guard is installed below another root directory.
-fn systemctl(places: &GuardPaths) -> Option<&'static str> {
-    let runs = places.root().is_none() && Path::new(SYSTEMD_RUNTIME_DIR).is_dir();
+fn systemctl(guard_paths: &GuardPaths) -> Option<&'static str> {
+    let runs = guard_paths.root().is_none() && Path::new(SYSTEMD_RUNTIME_DIR).is_dir();
     SYSTEMCTL.into_iter().find(|path| runs && Path::new(path).exists())
 }
 
@@ -149,9 +150,9 @@ fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
     }
 }
 
-fn unit(binary: &Path, places: &GuardPaths) -> Result<String, String> {
+fn unit(binary: &Path, guard_paths: &GuardPaths) -> Result<String, String> {
     let binary = quoted(binary)?;
-    let guard = match places.root() {
+    let guard = match guard_paths.root() {
         Some(root) => format!("--guard --guard-root {}", quoted(root)?),
         None => "--guard".to_owned(),
     };

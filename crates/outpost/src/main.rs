@@ -4,11 +4,11 @@
 //!
 //! `serve` becomes the keeper; `serve --detach` starts one in a session of its own and returns when the control socket,
 //! the last to answer, does. The supervisor is notified by the keeper, since systemd accepts the main process only. The
-//! keeper answers the watchdog itself and kills a worker whose pulse stops. With `FDSTORE` the keeper stores the
+//! keeper answers the watchdog itself and kills a worker whose heartbeats stop. With `FDSTORE` the keeper stores the
 //! descriptors of children that have lived for a second, so the death of both halves costs no process.
 //!
-//! `stop --keep-children` leaves a mark with the keeper; the next worker serves the control socket only. `outpost serve`
-//! that finds such a daemon replaces its binary if needed, removes the mark and stays in front.
+//! `stop --keep-children` stores a marker descriptor in the keeper; the next worker serves the control socket only. `outpost serve`
+//! that finds such a daemon replaces its binary if needed, removes the marker and stays in the foreground.
 
 #![forbid(unsafe_code)]
 // All terminal output goes through `outpost_cli::console`.

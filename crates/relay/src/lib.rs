@@ -5,35 +5,26 @@
 //!
 //! # Theory of operation
 //!
-//! 1. `connection` has one reader task per client. It parses each line and checks token, version and method in the contract's
-//!    order. `server.*` methods reply at once, and replies that are ready together leave in one write.
-//! 2. `methods` has one file per namespace. `files.*` and `git.*` run on blocking threads, with a limit for all connections.
-//!    `process.*` call the engine.
-//! 3. `process_queue` keeps the order of `process.spawn` and `process.stdin` per process. All other requests of a connection
-//!    run concurrently.
-//! 4. `follow` has one task per followed process. It reads the process's journal and appends frames to the connection's
-//!    outbox. A slow client delays only its own followers.
+//! 1. `connection` has one reader task per client. It reads lines of less than 1 MiB and checks each in the contract's
+//!    order: parse, auth, version, method, params. `server.*` methods reply at once, and replies that are ready together
+//!    leave in one write. All other requests of a connection run concurrently.
+//! 2. `methods` has one file per namespace. `files.*` and `git.*` run on blocking threads. `process.*` call the engine.
+//! 3. `process_queue` has one queue per process and connection for `process.spawn` and `process.stdin`: pieces keep their
+//!    order, and a process that does not read delays only itself. If more than 8 MiB wait and the process has read
+//!    nothing for 200 ms, further input is written to disk (256 MiB at most) and answered when the process takes it. The
+//!    connection is still read, so a kill behind the input is executed.
+//! 4. `follow` has one task per followed process of a connection: a cursor over the process's journal that encodes frames
+//!    into the connection's outbox. A slow client delays only its own followers. A reattach on the same connection
+//!    replaces the follower, and its reply follows the frames that existed when it was requested. When a client closes
+//!    its sending half, its requests are answered and its processes streamed to their ends.
 //!
-//! **Bounds.** The load limit (`outpost_wire::Load`) bounds the bytes of requests without a reply. Semaphores bound file
-//! and git requests. The outbox blocks its senders while the client does not read.
+//! **Bounds.** The load limit (`outpost_wire::Load`) bounds the requests without a reply: 8 MiB and 1,024 requests per
+//! connection, 64 MiB over all connections beyond a small reserve of each. Semaphores bound file and git requests over
+//! all connections. The outbox blocks its senders while the client does not read.
 //!
 //! **Invariant.** Nothing in this crate blocks the async runtime: file access and commands run on blocking threads.
 //!
-//! # Requests and streams
-//!
-//! A connection reads lines of less than 1 MiB and checks a request in the contract's order: parse, auth, version,
-//! method, params. Pings are answered in the reading task. Other requests run concurrently, bounded by weight: 8 MiB per
-//! connection, 1,024 requests, 64 MiB over all connections beyond a small reserve of each. Files and git run on blocking
-//! threads.
-//!
-//! Input and starts of one process go through a queue per connection, so that pieces keep their order and a process that
-//! does not read delays only itself. If more than 8 MiB wait and the process has read nothing for 200 ms, further input
-//! is written to disk (256 MiB at most) and answered when the process takes it. The connection is still read, so a kill
-//! behind the input is executed.
-//!
-//! A connection has one follower per process: a cursor that encodes straight into the outbox. A reattach on the same
-//! connection replaces it. The reply to `reattach` follows the frames that existed when it was requested. When a client
-//! closes its sending half, its requests are answered and its processes streamed to their ends.
+//! # Formats and paths
 //!
 //! JSON is read by our own reader, not serde, since clients can observe how the original's library reads: keys match in
 //! any case, the last duplicate wins, `null` is a zero value, broken UTF-8 becomes U+FFFD, and a line is checked whole

@@ -36,7 +36,7 @@ pub enum Error {
     WritableLink { path: PathBuf, link: PathBuf },
     /// A symbolic link that a command could have created or replaced leads to a path that is granted.
     #[error(
-        "cannot open {}: a command could replace the symbolic link {} on the way to it, and have anything opened; name the real path, or make the link's directory read-only",
+        "cannot open {}: a command could replace the symbolic link {} on the way to it, to open any file; name the real path, or make the link's directory read-only",
         path.display(),
         link.display()
     )]
@@ -49,11 +49,11 @@ pub enum Error {
         path.display()
     )]
     Reserved { path: PathBuf },
-    #[error("cannot look at {}: {reason}; it could not be protected", path.display())]
+    #[error("cannot inspect {}: {reason}; it could not be protected", path.display())]
     Inspect { path: PathBuf, reason: String },
     /// The placeholder of a missing name cannot be created or locked.
     #[error(
-        "cannot keep {} from being made by the command: {reason}; create it, or make its directory read-only",
+        "cannot prevent the command from creating {}: {reason}; create it, or make its directory read-only",
         path.display()
     )]
     Placeholder { path: PathBuf, reason: String },
@@ -61,7 +61,7 @@ pub enum Error {
     TooMany { what: &'static str, limit: usize },
     /// The host's features cannot be probed now: a resource has run out. A retry may succeed.
     #[error(
-        "cannot find out now what this host can enforce: {reason}; free descriptors, memory or processes and try again"
+        "cannot probe the host's sandbox features: {reason}; free descriptors, memory or processes and try again"
     )]
     Unknown { reason: String },
     /// The host cannot enforce the plan.

@@ -53,7 +53,7 @@ mod plan;
 mod policy;
 mod private;
 mod resolve;
-mod sandboxes;
+mod sandbox_builder;
 
 pub use causes::{advice, landlock_advice};
 pub use confinement::{Confinement, DESCRIPTOR_FIRST, Layers};
@@ -63,7 +63,7 @@ pub use placeholder::sweep;
 pub use plan::{Context, Mount, MountKind, Plan, Root, Shadow, Shown, plan};
 pub use policy::{AGENT_FILES, Access, EntryPath, Files, Policy, PolicyEntry, Reads, Special};
 pub use private::PrivatePaths;
-pub use sandboxes::Sandboxes;
+pub use sandbox_builder::SandboxBuilder;
 
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -13,7 +13,7 @@ pub enum Error {
     #[error(transparent)]
     Ledger(#[from] outpost_ledger::Error),
     /// The daemon is shutting down.
-    #[error("the daemon is ending")]
+    #[error("the daemon is stopping")]
     Stopped,
 }
 

@@ -17,7 +17,7 @@ use crate::{Error, FACE, Result};
 use outpost_approvals::Approvals;
 use outpost_engine::{Engine, Process};
 use outpost_ledger::Ledger;
-use outpost_sandbox::Sandboxes;
+use outpost_sandbox::SandboxBuilder;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -44,14 +44,14 @@ pub struct Face {
     active: Mutex<HashMap<String, Arc<Session>>>,
     /// The runtime of a separate thread: parsing of agent output must not delay requests.
     turns: Handle,
-    pub(crate) sandboxes: Sandboxes,
+    pub(crate) sandboxes: SandboxBuilder,
     pub(crate) placeholder_files: PlaceholderFiles,
     pub(crate) shutdown: Shutdown,
 }
 
 impl Face {
     /// Loads all sessions and resumes the turns that the previous worker left open.
-    pub async fn begin(engine: Engine, approvals: Approvals, settings: Settings) -> Result<Arc<Face>> {
+    pub async fn start(engine: Engine, approvals: Approvals, settings: Settings) -> Result<Arc<Face>> {
         let turns = turns_thread()?;
         let clis = Arc::new(CliCatalog::new(&settings));
         let face = Arc::new(Face {
@@ -66,7 +66,7 @@ impl Face {
             active: Mutex::default(),
             turns,
             placeholder_files: PlaceholderFiles::default(),
-            sandboxes: Sandboxes::new(settings.state.clone(), settings.private.clone()),
+            sandboxes: SandboxBuilder::new(settings.state.clone(), settings.private.clone()),
             shutdown: Shutdown::default(),
             settings: watch::Sender::new(Arc::new(settings)),
         });

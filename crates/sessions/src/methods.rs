@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 use std::sync::Arc;
 use tracing::Instrument;
 
-/// Most characters of an id or a method name in a log line.
+/// Maximum number of characters of an id or a method name in a log line.
 const LOGGED_CHARS_MAX: usize = 100;
 
 /// The response to a request.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
-/// Most messages that one session queues, and their total size.
+/// Maximum number of messages that one session queues, and their total size.
 const QUEUED_MAX: usize = 1000;
 const QUEUED_BYTES_MAX: usize = 64 * 1024 * 1024;
 

@@ -50,7 +50,7 @@ pub struct Settings {
     pub ask_timeout: Duration,
     /// How long an idle claude process waits for the next message. `None`: each turn starts a new process.
     pub claude_keep_alive: Option<Duration>,
-    /// Most sessions.
+    /// Maximum number of sessions.
     pub sessions_max: usize,
 }
 

@@ -208,7 +208,7 @@ impl Failure {
     }
 }
 
-/// The most descriptors that a child may be given.
+/// Maximum number of descriptors that a child may be given.
 pub const DESCRIPTORS_MAX: usize = 16;
 
 /// Starts a child and waits until it has executed its program.

@@ -24,7 +24,7 @@ pub(crate) struct Actor<'a> {
     pub(crate) name: String,
     /// Whether an exit may be unknown: the keeper can be killed, and the kernel does not remember exits.
     pub(crate) exits_can_be_lost: bool,
-    /// Whether a start or input may be refused for want of a resource. It is repeated then.
+    /// Whether a start or input may be refused for lack of a resource. It is repeated then.
     pub(crate) refusals_allowed: bool,
     pub(crate) refusals: u64,
 }
@@ -122,7 +122,7 @@ impl Actor<'_> {
         }
     }
 
-    /// A refusal for want of a resource is repeated after a pause. Any other is a broken promise.
+    /// A refusal for lack of a resource is repeated after a pause. Any other is a violated guarantee.
     fn allow(&mut self, failure: &Failure, id: &str) {
         const EXHAUSTED: [&str; 6] = [
             "No space left on device",
@@ -298,7 +298,7 @@ impl Actor<'_> {
             if applied as usize == data.len() {
                 return match client.call::<()>("closeStdin", &ProcessRef { process: process.to_owned() }) {
                     Err(CallError::Lost(_)) => applied,
-                    // Not accepted for want of room: the next attach repeats it.
+                    // Not accepted for lack of room: the next attach repeats it.
                     Err(CallError::Refused(failure)) if failure.kind == "internal" => {
                         self.allow(&failure, process);
                         applied

@@ -23,8 +23,8 @@ impl ApproverKey {
         self.signer.key().to_openssh().unwrap()
     }
 
-    /// The request that enrols it as the first key of the daemon that sent this hello.
-    pub fn enrolment(&self, hello: &Value) -> Value {
+    /// The request that enrolls it as the first key of the daemon that sent this hello.
+    pub fn enrollment(&self, hello: &Value) -> Value {
         let key = self.signer.key().to_bytes().unwrap();
         let change = KeyChange::new(KeyAction::Enroll, &host(hello), head(hello), &key, "test");
         let signed = self.signed(&change.encode());

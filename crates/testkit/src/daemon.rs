@@ -232,13 +232,13 @@ impl Daemon {
     }
 
     /// Waits until the half that was killed is another process than in `before`.
-    pub(crate) fn await_successor(&self, killed: Option<Which>, before: &Status) {
+    pub(crate) fn await_successor(&self, killed: Option<Half>, before: &Status) {
         let begun = Instant::now();
         loop {
             let now = self.status();
             match killed {
-                Some(Which::Worker) if now.worker_pid == before.worker_pid => {}
-                Some(Which::Keeper) if now.keeper_pid == before.keeper_pid => {}
+                Some(Half::Worker) if now.worker_pid == before.worker_pid => {}
+                Some(Half::Keeper) if now.keeper_pid == before.keeper_pid => {}
                 _ => return,
             }
             assert!(begun.elapsed() < TIMEOUT, "{killed:?} was not replaced; log: {}", self.log());
@@ -247,16 +247,15 @@ impl Daemon {
     }
 
     /// Kills one of the two and waits until another has taken its place.
-    pub fn kill(&self, which: Which) {
-        let pid =
-            |status: &Status| if which == Which::Worker { status.worker_pid } else { status.keeper_pid };
+    pub fn kill(&self, half: Half) {
+        let pid = |status: &Status| if half == Half::Worker { status.worker_pid } else { status.keeper_pid };
         let before = pid(&self.status());
-        let victim = if which == Which::Worker { self.worker() } else { self.keeper() };
+        let victim = if half == Half::Worker { self.worker() } else { self.keeper() };
         pidfd::signal(&victim, Signal::KILL).unwrap();
         assert!(wait_readable(&victim, TIMEOUT).unwrap());
         let begun = Instant::now();
         while pid(&self.status()) == before {
-            assert!(begun.elapsed() < TIMEOUT, "{which:?} was not replaced; log: {}", self.log());
+            assert!(begun.elapsed() < TIMEOUT, "{half:?} was not replaced; log: {}", self.log());
             pause();
         }
     }
@@ -322,9 +321,9 @@ pub fn kill_all_daemons() {
     kill_marked(&format!("{name}={value}"));
 }
 
-/// Which half of the daemon.
+/// A half of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
+pub enum Half {
     Worker,
     Keeper,
 }

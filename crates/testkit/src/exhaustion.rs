@@ -1,6 +1,6 @@
 //! Resources of the host that the nemesis takes from a daemon for a moment: disk blocks, processes, descriptors, memory.
 
-use crate::daemon::{Daemon, Which};
+use crate::daemon::{Daemon, Half};
 use crate::lack::Lack;
 use crate::memory_cgroup::MemoryCgroup;
 use crate::small_disk::SmallDisk;
@@ -63,14 +63,12 @@ impl Exhaustion {
             Resource::Disk => self.disk.fill(),
             Resource::Processes => self.pids.set_max(&self.pids.count()),
             Resource::Descriptors => {
-                for pid in halves(daemon, Which::Worker) {
+                for pid in halves(daemon, Half::Worker) {
                     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
                     limit_descriptors(pid, &format!("{}:", open.max(DESCRIPTORS_MIN)));
                 }
             }
-            Resource::Memory => {
-                halves(daemon, Which::Worker).into_iter().for_each(|pid| self.memory.add(pid))
-            }
+            Resource::Memory => halves(daemon, Half::Worker).into_iter().for_each(|pid| self.memory.add(pid)),
         }
     }
 
@@ -79,7 +77,7 @@ impl Exhaustion {
             Resource::Disk => self.disk.empty(),
             Resource::Processes => self.pids.set_max("max"),
             Resource::Descriptors => {
-                for pid in halves(daemon, Which::Worker) {
+                for pid in halves(daemon, Half::Worker) {
                     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
                     let line = limits.lines().find(|line| line.starts_with("Max open files"));
                     if let Some(hard) = line.and_then(|line| line.split_ascii_whitespace().nth(4)) {
@@ -92,18 +90,18 @@ impl Exhaustion {
     }
 
     /// Kills one half without waiting for its successor, which may not come before the resource is back.
-    pub(crate) fn strike(&self, daemon: &Daemon, which: Which) {
-        for pid in halves(daemon, which) {
+    pub(crate) fn strike(&self, daemon: &Daemon, half: Half) {
+        for pid in halves(daemon, half) {
             let _gone = crate::process(pid).and_then(|pidfd| pidfd::signal(&pidfd, Signal::KILL));
         }
     }
 }
 
 /// The keeper or the worker, found without asking the daemon.
-fn halves(daemon: &Daemon, which: Which) -> Vec<i32> {
-    let word: &[u8] = match which {
-        Which::Keeper => b"keeper",
-        Which::Worker => b"worker",
+fn halves(daemon: &Daemon, half: Half) -> Vec<i32> {
+    let word: &[u8] = match half {
+        Half::Keeper => b"keeper",
+        Half::Worker => b"worker",
     };
     let of_half = |pid: &i32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-/// Set to 1: a test may not be skipped for want of something that the set-up installs.
+/// Set to 1: a test may not be skipped for lack of something that the set-up installs.
 const NO_SKIP: &str = "OUTPOST_NO_SKIP";
 
 /// A file that gets a line `NAME: REASON` for each test that did not run.

@@ -1,6 +1,6 @@
 //! What tests share: a daemon in a directory of its own, deterministic bytes, and the nemesis.
 //!
-//! Code here may panic: a test that cannot go on has failed.
+//! Code here may panic: a test that cannot continue has failed.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -35,7 +35,7 @@ pub use app_server::{AppServer, Delta, Options};
 pub use approver::ApproverKey;
 pub use broker::{Broker, BrokerOptions, stamp};
 pub use broker_client::BrokerClient;
-pub use daemon::{Daemon, Which, binary_beside, kill_all_daemons, kill_marked, pause};
+pub use daemon::{Daemon, Half, binary_beside, kill_all_daemons, kill_marked, pause};
 pub use fake_cli::install_fake_clis;
 pub use guard::{ANN, BOB, Guard, broker_request};
 pub use lack::{Lack, enclosing_function, installed, no_cgroups, process_events, report_lack, root, x86_64};

@@ -1,7 +1,7 @@
 //! The nemesis: clients at work while worker and keeper are killed and stopped at random; then the bookkeeping is checked.
 
 use crate::actor::{Actor, Tally};
-use crate::daemon::{Daemon, Which};
+use crate::daemon::{Daemon, Half};
 use crate::exhaustion::{Exhaustion, Resource};
 use crate::lack::Lack;
 use crate::noise::Noise;
@@ -39,7 +39,7 @@ pub struct Report {
     pub upgrades: u64,
     pub stops: u64,
     pub exhaustions: u64,
-    /// Starts and inputs that were refused for want of a resource, and repeated.
+    /// Starts and inputs that were refused for lack of a resource, and repeated.
     pub refusals: u64,
     pub processes: u64,
     pub bytes: u64,
@@ -50,7 +50,7 @@ pub struct Report {
 /// A worker that has done all this may not have grown beyond this.
 const WORKER_MEMORY_MAX: u64 = 64 * 1024 * 1024;
 
-/// Runs the plan; panics where the daemon breaks a promise.
+/// Runs the plan; panics where the daemon violates a guarantee.
 pub fn run(plan: &Plan) -> Result<Report, Lack> {
     let marker = format!("OUTPOST_NEMESIS={}-{}", std::process::id(), plan.seed);
     let limits = (plan.exhaustions > 0).then(Exhaustion::new).transpose()?;
@@ -155,7 +155,7 @@ fn attack(
         }
         match noise.below(keeper_share + 2) {
             0 if plan.keeper_kills > 0 => {
-                daemon.kill(Which::Keeper);
+                daemon.kill(Half::Keeper);
                 report.keeper_kills += 1;
             }
             1 => {
@@ -167,7 +167,7 @@ fn attack(
                 report.upgrades += 1;
             }
             _ if plan.worker_kills > 0 => {
-                daemon.kill(Which::Worker);
+                daemon.kill(Half::Worker);
                 report.worker_kills += 1;
             }
             _ => {}
@@ -181,13 +181,12 @@ fn exhaust(daemon: &Daemon, limits: &Exhaustion, noise: &mut Noise, report: &mut
     let resource = Resource::ALL[noise.below(Resource::ALL.len() as u64) as usize];
     limits.take(daemon, resource);
     std::thread::park_timeout(Duration::from_millis(noise.below(150)));
-    let struck =
-        [Some(Which::Keeper), Some(Which::Worker), Some(Which::Worker), None][noise.below(4) as usize];
+    let struck = [Some(Half::Keeper), Some(Half::Worker), Some(Half::Worker), None][noise.below(4) as usize];
     // The kernel kills the worker itself; with the keeper at the same moment, everything would be lost.
     let struck = struck.filter(|_| resource != Resource::Memory);
     match struck {
-        Some(Which::Keeper) => report.keeper_kills += 1,
-        Some(Which::Worker) => report.worker_kills += 1,
+        Some(Half::Keeper) => report.keeper_kills += 1,
+        Some(Half::Worker) => report.worker_kills += 1,
         None => {}
     }
     struck.into_iter().for_each(|which| limits.strike(daemon, which));

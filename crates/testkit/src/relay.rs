@@ -1,6 +1,6 @@
 //! A real relay on a socket of its own, a client that sees every line, and the end of both when the test is over.
 
-use crate::daemon::{TIMEOUT, Which, binary_beside, kill_marked, pause};
+use crate::daemon::{Half, TIMEOUT, binary_beside, kill_marked, pause};
 use outpost_control::client::Client as Control;
 use outpost_control::wire::Status;
 use outpost_sys::epoll::wait_readable;
@@ -139,10 +139,10 @@ impl Relay {
     }
 
     /// Kills one of the two and waits until another has taken its place.
-    pub fn kill(&self, which: Which) {
-        let pid = |status: &Status| match which {
-            Which::Worker => status.worker_pid,
-            Which::Keeper => status.keeper_pid,
+    pub fn kill(&self, half: Half) {
+        let pid = |status: &Status| match half {
+            Half::Worker => status.worker_pid,
+            Half::Keeper => status.keeper_pid,
         };
         let before = pid(&self.status().unwrap());
         let victim = crate::process(before.cast_signed()).unwrap();
@@ -150,7 +150,7 @@ impl Relay {
         assert!(wait_readable(&victim, TIMEOUT).unwrap());
         let begun = Instant::now();
         while self.status().is_none_or(|status| pid(&status) == before) {
-            assert!(begun.elapsed() < TIMEOUT, "{which:?} was not replaced; log: {}", self.log());
+            assert!(begun.elapsed() < TIMEOUT, "{half:?} was not replaced; log: {}", self.log());
             pause();
         }
     }

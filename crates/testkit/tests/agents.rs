@@ -1,4 +1,4 @@
-//! Every agent CLI with the fake model: a turn, a tool, and a session that goes on. The sessions face relies on the
+//! Every agent CLI with the fake model: a turn, a tool, and a session that continues. The sessions face relies on the
 //! shapes of their lines.
 
 use outpost_testkit::{AgentHome, Lack, Model, Ran, require};

@@ -7,7 +7,7 @@ use outpost_sys::epoll::wait_readable;
 use outpost_sys::signal::Signal;
 use outpost_sys::{pidfd, procfs};
 use outpost_testkit::{
-    AppServer, Broker, BrokerOptions, Daemon, Options, Plan, Which, binary_beside, pause, process_events,
+    AppServer, Broker, BrokerOptions, Daemon, Half, Options, Plan, binary_beside, pause, process_events,
     require, root, stamp,
 };
 use serde_json::{Value, json};
@@ -118,7 +118,7 @@ fn exits_after_the_death_of_a_keeper_are_known(kernel: &'static str, uid: u32) {
         };
         spawn(&daemon, &number.to_string(), &format!("read line < {}; {end}", gate.display()));
     }
-    daemon.kill(Which::Keeper);
+    daemon.kill(Half::Keeper);
     // A child that has not opened the gate yet finds it closed again.
     let begun = Instant::now();
     while !running(&daemon).is_empty() {

@@ -42,6 +42,11 @@ pub fn rust_file(path: &str, source: &str) -> Vec<String> {
         findings.extend(unfinished(path, &piece));
         findings.extend(words(path, &piece));
     }
+    for (index, line) in source.lines().enumerate() {
+        if let Some(name) = function_name(line) {
+            findings.extend(words(path, &Prose { line: index + 1, text: &name.replace('_', " ") }));
+        }
+    }
     findings
 }
 
@@ -57,6 +62,14 @@ pub fn commit(id: &str, subject: &str) -> Option<String> {
     (chars > SUBJECT_CHARS_MAX).then(|| {
         format!("commit {id}: subject of {chars} characters, at most {SUBJECT_CHARS_MAX}: {subject}")
     })
+}
+
+/// The name of the function that a line declares.
+fn function_name(line: &str) -> Option<&str> {
+    let (before, after) = line.split_once("fn ")?;
+    let is_declaration = before.is_empty() || before.ends_with(' ');
+    let name = after.split(|character: char| !character.is_alphanumeric() && character != '_').next()?;
+    (is_declaration && !name.is_empty()).then_some(name)
 }
 
 fn words(path: &str, piece: &Prose<'_>) -> Option<String> {
@@ -105,6 +118,14 @@ mod tests {
         let source = format!("//! Owns a.\nconst A: &str = \"one\ntwo {word}\";\n");
         assert!(rust_file("a.rs", &source)[0].starts_with("a.rs:3:"));
         assert!(text_file("a.md", &format!("one\n{word} waits"))[0].starts_with("a.md:2:"));
+    }
+
+    #[test]
+    fn a_word_in_the_name_of_a_function_is_found() {
+        let word = ["no", "body"].concat();
+        let source = format!("//! Owns a.\n\n    async fn input_of_{word}() {{}}\n");
+        assert!(rust_file("a.rs", &source)[0].starts_with("a.rs:3:"));
+        assert!(rust_file("a.rs", &format!("//! Owns a.\nlet input_of_{word} = 1;\n")).is_empty());
     }
 
     #[test]

@@ -13,33 +13,33 @@ pub fn is_same_secret(given: &[u8], secret: &[u8]) -> bool {
 
 type IsValid = dyn Fn(&[u8]) -> bool + Send + Sync;
 
-/// Which bearer tokens are valid.
+/// A check of bearer tokens.
 #[derive(Clone)]
 pub struct TokenCheck {
     is_valid: Arc<IsValid>,
-    scheme_has_case: bool,
+    is_scheme_case_sensitive: bool,
 }
 
 impl TokenCheck {
     /// `is_valid` must compare in constant time.
     pub fn new(is_valid: impl Fn(&[u8]) -> bool + Send + Sync + 'static) -> TokenCheck {
-        TokenCheck { is_valid: Arc::new(is_valid), scheme_has_case: true }
+        TokenCheck { is_valid: Arc::new(is_valid), is_scheme_case_sensitive: true }
     }
 
-    /// One token.
+    /// Accepts exactly this token.
     pub fn of(token: Vec<u8>) -> TokenCheck {
         TokenCheck::new(move |given| is_same_secret(given, &token))
     }
 
-    /// Also accepts `bearer` in other cases.
+    /// Accepts the scheme `Bearer` in any case.
     pub fn ignoring_case(self) -> TokenCheck {
-        TokenCheck { scheme_has_case: false, ..self }
+        TokenCheck { is_scheme_case_sensitive: false, ..self }
     }
 
     fn check(&self, headers: &HeaderMap) -> Result<(), TokenFault> {
         let given = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
         let (scheme, token) = given.split_at_checked(SCHEME.len()).unwrap_or_default();
-        let is_bearer = match self.scheme_has_case {
+        let is_bearer = match self.is_scheme_case_sensitive {
             true => scheme == SCHEME,
             false => scheme.eq_ignore_ascii_case(SCHEME),
         };
@@ -53,7 +53,7 @@ impl TokenCheck {
 
 const SCHEME: &[u8] = b"Bearer ";
 
-/// What is wrong with the token of a request.
+/// Why the token of a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenFault {
     Missing,

@@ -29,15 +29,15 @@ pub enum ApproverError {
     Name,
     #[error("another key has the name {0}")]
     NameInUse(String),
-    #[error("the key {key} was revoked; enrol a new one")]
+    #[error("the key {key} was revoked; enroll a new one")]
     EnrolledAndRevoked { key: String },
     #[error("the key is enrolled already, as {key}")]
     Enrolled { key: String },
     #[error("there are {APPROVERS_MAX} approvers already")]
     TooMany,
-    #[error("this is the last key that can decide; enrol another one first")]
+    #[error("this is the last key that can decide; enroll another one first")]
     LastKey,
-    #[error("the first key signs its own enrolment")]
+    #[error("the first key signs its own enrollment")]
     FirstKey,
     #[error("the scope of {signer} is smaller than that of {key}")]
     SmallerScope { signer: String, key: String },

@@ -23,8 +23,8 @@ impl ChainBuilder {
         let mut chain = ChainBuilder { dir, writer, host, key: Signer::random().unwrap() };
         chain.key("host", json!({ "key": chain.host.public().to_openssh().unwrap() }));
         let key = chain.key.key().clone();
-        let enrol = chain.change(KeyAction::Enroll, &key, "laptop");
-        chain.key("enroll", with(enrol, json!({ "first": true })));
+        let enroll = chain.change(KeyAction::Enroll, &key, "laptop");
+        chain.key("enroll", with(enroll, json!({ "first": true })));
         chain
     }
 
@@ -215,8 +215,8 @@ fn grant_uses_are_counted_and_revoked_keys_are_rejected() {
     }
     let mut chain = ChainBuilder::new();
     let second = Signer::random().unwrap();
-    let enrol = chain.change(KeyAction::Enroll, second.key(), "second");
-    chain.key("enroll", enrol);
+    let enroll = chain.change(KeyAction::Enroll, second.key(), "second");
+    chain.key("enroll", enroll);
     let revoke = chain.change(KeyAction::Revoke, second.key(), "second");
     chain.key("revoke", revoke);
     assert_eq!(chain.problems(), "");

@@ -1,4 +1,4 @@
-//! The statement that enrols, renames, expires or revokes an approver's key.
+//! The statement that enrolls, renames, expires or revokes an approver's key.
 
 use super::encoding::{Decoder, Encoder};
 use super::{DecodeError, SignedError, VALID_MS};

@@ -385,11 +385,11 @@ async fn decisions_of_every_key_type_are_accepted() {
     for (number, sign) in signs.iter().enumerate() {
         let (key, _) = sign(b"");
         let blob = key.to_bytes().unwrap();
-        let enrol = |change: &mut KeyChange| {
+        let enroll = |change: &mut KeyChange| {
             change.key = blob;
             change.name = format!("key {number}");
         };
-        fixture.change(KeyAction::Enroll, &fixture.key, &fixture.key, enrol).await.unwrap();
+        fixture.change(KeyAction::Enroll, &fixture.key, &fixture.key, enroll).await.unwrap();
         let asked = question(&format!("q{number}"));
         let _pending = fixture.ask(&asked, std::time::Duration::from_secs(60)).await;
         let message = fixture.statement(&asked, ALLOW).encode();

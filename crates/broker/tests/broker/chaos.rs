@@ -4,7 +4,7 @@
 use base64::Engine as _;
 use outpost_ledger::audit;
 use outpost_testkit::approver::hello;
-use outpost_testkit::{ApproverKey, Daemon, Noise, Which, stamp};
+use outpost_testkit::{ApproverKey, Daemon, Half, Noise, stamp};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
@@ -191,7 +191,7 @@ fn a_thousand_requests_run_at_most_once_across_worker_kills() {
                 outpost_testkit::pause();
             }
             if kills < 25 && clients.iter().any(|client| !client.is_finished()) {
-                daemon.kill(Which::Worker);
+                daemon.kill(Half::Worker);
                 kills += 1;
             }
         }
@@ -211,7 +211,7 @@ fn enroll(socket: &Path) -> ApproverKey {
     };
     let key = ApproverKey::random();
     let host = send(hello());
-    assert_eq!(send(key.enrolment(&host))["is"], "key_changed");
+    assert_eq!(send(key.enrollment(&host))["is"], "key_changed");
     key
 }
 

@@ -265,7 +265,7 @@ impl Approver {
         let host = approver.request(&hello());
         // With an approvers file, root has enrolled the key.
         if host["approvers_file"].is_null() {
-            let enrolled = approver.request(&key.enrolment(&host));
+            let enrolled = approver.request(&key.enrollment(&host));
             assert_eq!(enrolled["is"], "key_changed", "{enrolled}");
         }
         approver.key = Some(key);

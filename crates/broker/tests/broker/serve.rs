@@ -2,7 +2,7 @@
 
 use crate::kit::{binary, decoded};
 use outpost_testkit::approver::{self, hello};
-use outpost_testkit::{ApproverKey, Daemon, Which, stamp};
+use outpost_testkit::{ApproverKey, Daemon, Half, stamp};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -68,7 +68,7 @@ impl TestDaemon {
         let key = Arc::new(ApproverKey::random());
         let mut lines = self.connect(&key);
         let host = lines.ask(hello());
-        assert_eq!(lines.ask(key.enrolment(&host))["is"], "key_changed");
+        assert_eq!(lines.ask(key.enrollment(&host))["is"], "key_changed");
         (lines, key)
     }
 
@@ -117,7 +117,7 @@ fn a_question_survives_a_killed_worker_and_its_client_is_answered() {
     let mut client = test.send("a", json!([["echo", "still here"]]));
     let before = question(&mut approver);
     for _ in 0..3 {
-        test.daemon.kill(Which::Worker);
+        test.daemon.kill(Half::Worker);
         let after = question(&mut test.connect(&key));
         assert_eq!(after, before);
     }
@@ -129,7 +129,7 @@ fn a_question_survives_a_killed_worker_and_its_client_is_answered() {
     );
     assert_eq!(answer["decision"], "human");
     // The used id survives another kill.
-    test.daemon.kill(Which::Worker);
+    test.daemon.kill(Half::Worker);
     assert_eq!(test.run("a", json!([["true"]]))["message"], "duplicate request id: a");
 }
 
@@ -146,7 +146,7 @@ fn a_command_survives_a_killed_worker_and_its_client_is_answered() {
     decide(&mut approver, &asked, true);
     // The open blocks until the command reads the FIFO.
     let mut writer = std::fs::OpenOptions::new().write(true).open(&fifo).unwrap();
-    test.daemon.kill(Which::Worker);
+    test.daemon.kill(Half::Worker);
     writer.write_all(b"the kill\n").unwrap();
     drop(writer);
     let answer = client.receive();
@@ -162,7 +162,7 @@ fn a_disconnect_while_the_worker_is_dead_withdraws_the_request() {
     let file = test.path("ran");
     let client = test.send("a", json!([["touch", file]]));
     let asked = question(&mut approver);
-    test.daemon.kill(Which::Worker);
+    test.daemon.kill(Half::Worker);
     drop(client);
     let mut approver = test.connect(&key);
     let begun = Instant::now();
@@ -294,7 +294,7 @@ fn check_full(config: &str, count: usize, message: &str) {
         (0..count).map(|number| test.send(&number.to_string(), json!([["true"]]))).collect();
     wait_questions(&mut approver, count);
     assert_eq!(test.run("before", json!([["true"]]))["message"], message);
-    test.daemon.kill(Which::Worker);
+    test.daemon.kill(Half::Worker);
     let questions = test.connect(&key).ask(json!({"do": "list"}));
     assert_eq!(questions["questions"].as_array().unwrap().len(), count);
     assert_eq!(test.run("after", json!([["true"]]))["message"], message);
@@ -338,7 +338,7 @@ fn a_decision_needs_a_valid_signature_by_an_enrolled_key() {
     for (request, why) in [
         (unsigned, "needs an approver's signature"),
         (unenrolled.decision(&host, &asked, &allow), "is not enrolled as an approver"),
-        (unenrolled.enrolment(&host), "is not enrolled as an approver"),
+        (unenrolled.enrollment(&host), "is not enrolled as an approver"),
         (key.signed_decision(&late), "has expired"),
         (key.signed_decision(&unknown_head), "an audit record that this host does not have"),
         (key.signed_decision(&other_host), "for another host"),
@@ -385,7 +385,7 @@ fn a_repeated_statement_gets_the_same_receipt_and_a_different_one_fails() {
     assert_eq!(decided["is"], "decided", "{decided}");
     assert_eq!(client.receive()["status"], "ok");
     assert_eq!(approver.ask(request.clone()), decided);
-    test.daemon.kill(Which::Worker);
+    test.daemon.kill(Half::Worker);
     assert_eq!(test.connect(&key).ask(request), decided);
     let other = key.decision(&host, &asked, &json!({ "allow": false }));
     assert_eq!(test.connect(&key).ask(other)["is"], "failed");

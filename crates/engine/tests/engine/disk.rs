@@ -7,7 +7,7 @@ use outpost_testkit::{SmallDisk, require};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_stalls_the_child_notifies_its_readers_and_loses_no_output() {
     let disk = require!(SmallDisk::mount("size=6m"));
-    let engine = Engine::embedded(Config::new(disk.path())).unwrap();
+    let engine = Engine::with_keeper_thread(Config::new(disk.path())).unwrap();
     let script = "i=0; while [ $i -lt 2000 ]; do printf '%08000d\\n' $i; i=$((i+1)); done; exit 5";
     let process = engine.spawn(shell("big", script)).await.unwrap();
     let mut subscription = process.subscribe(0);
@@ -66,7 +66,7 @@ async fn over_the_hosts_cap_ended_processes_go_first_then_the_largest_loses_its_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ended_processes_beyond_the_number_kept_are_dropped_and_the_rest_is_found_by_the_next_life() {
     let dir = tempfile::tempdir().unwrap();
-    let engine = Engine::embedded(Config::new(dir.path())).unwrap();
+    let engine = Engine::with_keeper_thread(Config::new(dir.path())).unwrap();
     for id in ["a", "b", "c"] {
         let process = engine.spawn(shell(id, &format!("echo {id}"))).await.unwrap();
         within(id, process.finished()).await.unwrap();
@@ -74,7 +74,7 @@ async fn ended_processes_beyond_the_number_kept_are_dropped_and_the_rest_is_foun
     engine.spawn(shell("cut", "echo cut; exec sleep 1000")).await.unwrap();
     engine.shut_down(TIMEOUT).await.unwrap();
     let config = Config { exited_max: 2, ..Config::new(dir.path()) };
-    let engine = Engine::embedded(config).unwrap();
+    let engine = Engine::with_keeper_thread(config).unwrap();
     for id in ["a", "b", "c"] {
         let process = engine.find(&Key::new("test", "", id)).await.unwrap();
         assert_eq!(read_all(&process, 0).await.stdout, format!("{id}\n").into_bytes());
@@ -94,7 +94,7 @@ async fn the_record_of_an_earlier_life_that_cannot_be_completed_on_a_full_disk_i
     std::fs::write(place.join("process.json"), DESCRIPTION).unwrap();
     std::fs::write(place.join("index"), "").unwrap();
     disk.fill();
-    let engine = Engine::embedded(Config { cgroups: false, ..Config::new(disk.path()) }).unwrap();
+    let engine = Engine::with_keeper_thread(Config { cgroups: false, ..Config::new(disk.path()) }).unwrap();
     // Its exit cannot be recorded.
     assert_eq!(within("the loader", engine.list_known()).await.len(), 0);
     disk.empty();

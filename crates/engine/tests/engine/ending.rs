@@ -217,7 +217,7 @@ async fn no_slot_is_prepared_after_all_processes_were_stopped() {
 async fn the_next_worker_finishes_a_tree_kill() {
     let dir = tempfile::tempdir().unwrap();
     let config = || Config { cgroups: false, ..Config::new(dir.path()) };
-    let engine = Engine::embedded(config()).unwrap();
+    let engine = Engine::with_keeper_thread(config()).unwrap();
     let script = "setsid sleep 1000 </dev/null >/dev/null 2>&1 & echo $!";
     let process = engine.spawn(shell("cut", script)).await.unwrap();
     let seen = read_all(&process, 0).await;
@@ -227,7 +227,7 @@ async fn the_next_worker_finishes_a_tree_kill() {
     engine.shut_down(TIMEOUT).await.unwrap();
     assert!(!outpost_sys::epoll::is_readable(&left), "what a process left behind lives on");
     std::fs::write(&note, "").unwrap();
-    let engine = Engine::embedded(config()).unwrap();
+    let engine = Engine::with_keeper_thread(config()).unwrap();
     assert!(outpost_sys::epoll::wait_readable(&left, TIMEOUT).unwrap(), "the descendant lives");
     until("the note is removed", || !note.exists()).await;
     engine.shut_down(TIMEOUT).await.unwrap();

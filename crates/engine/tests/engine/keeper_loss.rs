@@ -26,7 +26,7 @@ async fn a_keeper_that_dies_while_it_sends_its_table_loses_only_what_it_has_not_
         message::send(&ours, &own.encode(), &[std::os::fd::AsFd::as_fd(&lock)]).unwrap();
         // It dies before `TableEnd`.
     });
-    // A binary that is no keeper: the worker goes on without one.
+    // A binary that is no keeper: the worker continues without one.
     let binary = file::open("/bin/false", Open::Program).unwrap();
     let lifecycle = Lifecycle::Daemon { binary, arguments: vec![c"outpost".into(), c"worker".into()] };
     // Without cgroups, since this test could not remove them.

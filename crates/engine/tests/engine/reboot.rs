@@ -17,7 +17,7 @@ struct Records {
 impl Records {
     async fn new() -> Records {
         let dir = tempfile::tempdir().unwrap();
-        let engine = Engine::embedded(config(dir.path())).unwrap();
+        let engine = Engine::with_keeper_thread(config(dir.path())).unwrap();
         let ended = engine.spawn(shell("ended", "echo of the ended; exit 7")).await.unwrap();
         within("the end", ended.finished()).await.unwrap();
         let cut_off = engine.spawn(shell("cut off", "echo of the cut off; exec sleep 1000")).await.unwrap();
@@ -41,7 +41,7 @@ impl Records {
     }
 
     fn engine(&self) -> Engine {
-        Engine::embedded(config(self.dir.path())).unwrap()
+        Engine::with_keeper_thread(config(self.dir.path())).unwrap()
     }
 }
 
@@ -197,7 +197,7 @@ async fn an_unreadable_record_is_kept_for_its_retention_time() {
     assert!(of_slot(&engine, &records.ended).await.is_none() && records.ended.join("out.0").exists());
     engine.shut_down(TIMEOUT).await.unwrap();
     let config = Config { exited_kept: Duration::ZERO, ..config(records.dir.path()) };
-    let engine = Engine::embedded(config).unwrap();
+    let engine = Engine::with_keeper_thread(config).unwrap();
     until("its removal", || !records.ended.exists()).await;
     engine.shut_down(TIMEOUT).await.unwrap();
 }
@@ -207,7 +207,8 @@ async fn an_unreadable_record_is_kept_for_its_retention_time() {
 async fn output_is_synced_within_the_interval_unless_that_is_off() {
     let dir = tempfile::tempdir().unwrap();
     let interval = Duration::from_millis(30);
-    let engine = Engine::embedded(Config { sync_interval: Duration::ZERO, ..config(dir.path()) }).unwrap();
+    let engine =
+        Engine::with_keeper_thread(Config { sync_interval: Duration::ZERO, ..config(dir.path()) }).unwrap();
     let process = engine.spawn(shell("writer", "echo one; read line; echo two; sleep 1000")).await.unwrap();
     until("output", || process.sequence().1 == 1).await;
     let note = dir.path().join("processes").join(process.slot().to_string()).join("synced");
@@ -232,7 +233,7 @@ async fn output_is_synced_within_the_interval_unless_that_is_off() {
 async fn a_record_of_another_boot_does_not_name_a_process_of_this_boot() {
     for is_of_another_boot in [true, false] {
         let (today, earlier) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let engine = Engine::embedded(config(today.path())).unwrap();
+        let engine = Engine::with_keeper_thread(config(today.path())).unwrap();
         let process = engine.spawn(shell("p", "echo here; exec sleep 1000")).await.unwrap();
         until("output", || process.sequence().1 > 0).await;
         let record = |dir: &Path| dir.join("processes").join(process.slot().to_string());
@@ -241,7 +242,7 @@ async fn a_record_of_another_boot_does_not_name_a_process_of_this_boot() {
         if is_of_another_boot {
             set_another_boot(&record(earlier.path()));
         }
-        let later = Engine::embedded(config(earlier.path())).unwrap();
+        let later = Engine::with_keeper_thread(config(earlier.path())).unwrap();
         let found = later.get(process.slot()).await.expect("the record is listed");
         assert_eq!(found.pid(), process.pid());
         within("the kill", found.kill_tree()).await.unwrap();

@@ -65,7 +65,7 @@ impl Strangers {
 }
 
 /// Runs `body` while at least `count` unrelated processes start and end. None of them may get a signal.
-fn among_strangers(count: usize, body: impl FnOnce(&dyn Fn() -> usize)) {
+fn among_unrelated_processes(count: usize, body: impl FnOnce(&dyn Fn() -> usize)) {
     const THREADS: usize = 6;
     let strangers = Strangers::default();
     std::thread::scope(|scope| {
@@ -86,7 +86,7 @@ fn a_recycled_pid_is_not_signalled_by_an_identity_of_before() {
     if !require!(has_few_pids("recycling::a_recycled_pid_is_not_signalled_by_an_identity_of_before")) {
         return;
     }
-    among_strangers(500, |ended| {
+    among_unrelated_processes(500, |ended| {
         for _ in 0..6 {
             let own = std::process::id().cast_signed();
             let is_stranger = |stat: &procfs::Stat| stat.parent == own && stat.is_alive();
@@ -119,7 +119,7 @@ fn a_recycled_pid_is_not_taken_for_a_member_of_a_cgroup() {
     let parent = require!(parent.unwrap().ok_or_else(no_cgroups));
     let group = parent.group("g");
     let dir = group.create().unwrap();
-    among_strangers(500, |ended| {
+    among_unrelated_processes(500, |ended| {
         for _ in 0..6 {
             let mut members: Vec<_> =
                 (0..5).flat_map(|_| Command::new("/bin/sleep").arg("1000").spawn()).collect();
@@ -172,9 +172,9 @@ async fn kill_trees(host: Host) {
     host.close().await;
 }
 
-fn kills_among_strangers(cgroups: bool) {
+fn kills_among_unrelated_processes(cgroups: bool) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    among_strangers(500, |_| {
+    among_unrelated_processes(500, |_| {
         runtime.block_on(kill_trees(Host::with(|config| config.cgroups = cgroups)));
     });
 }
@@ -183,7 +183,7 @@ fn kills_among_strangers(cgroups: bool) {
 fn a_tree_kill_without_cgroups_signals_no_process_with_a_recycled_pid() {
     let test = "recycling::a_tree_kill_without_cgroups_signals_no_process_with_a_recycled_pid";
     if require!(has_few_pids(test)) {
-        kills_among_strangers(false);
+        kills_among_unrelated_processes(false);
     }
 }
 
@@ -191,6 +191,6 @@ fn a_tree_kill_without_cgroups_signals_no_process_with_a_recycled_pid() {
 fn a_tree_kill_with_cgroups_signals_no_process_with_a_recycled_pid() {
     let test = "recycling::a_tree_kill_with_cgroups_signals_no_process_with_a_recycled_pid";
     if require!(has_few_pids(test)) {
-        kills_among_strangers(true);
+        kills_among_unrelated_processes(true);
     }
 }

@@ -25,7 +25,7 @@ impl Host {
         let dir = tempfile::tempdir().unwrap();
         let mut config = Config::new(dir.path());
         change(&mut config);
-        Host { engine: Engine::embedded(config).unwrap(), dir }
+        Host { engine: Engine::with_keeper_thread(config).unwrap(), dir }
     }
 
     /// The directory of the journals.

@@ -7,14 +7,15 @@ use serde_json::Value;
 use std::fmt;
 
 pub(crate) struct Output {
-    how: How,
+    mode: OutputMode,
     cap: Option<usize>,
     streams: [Taken; 2],
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum How {
-    Kept,
+enum OutputMode {
+    /// For the reply.
+    Buffered,
     Streamed,
     /// Streaming was requested, and the client has opted out of deltas.
     Dropped,
@@ -39,35 +40,35 @@ pub(crate) struct Final {
 
 /// Why streaming stopped.
 #[derive(Debug)]
-pub(crate) enum Stop {
-    Peer,
+pub(crate) enum StreamError {
+    Disconnected,
     Engine(Error),
 }
 
-impl fmt::Display for Stop {
+impl fmt::Display for StreamError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Stop::Peer => f.write_str("the client is gone"),
-            Stop::Engine(error) => error.fmt(f),
+            StreamError::Disconnected => f.write_str("the client has disconnected"),
+            StreamError::Engine(error) => error.fmt(f),
         }
     }
 }
 
-impl From<Closed> for Stop {
-    fn from(_: Closed) -> Stop {
-        Stop::Peer
+impl From<Closed> for StreamError {
+    fn from(_: Closed) -> StreamError {
+        StreamError::Disconnected
     }
 }
 
 impl Output {
     /// `streamed` is `None` without streaming, else whether the client wants deltas.
     pub(crate) fn new(streamed: Option<bool>, cap: Option<usize>) -> Output {
-        let how = match streamed {
-            None => How::Kept,
-            Some(true) => How::Streamed,
-            Some(false) => How::Dropped,
+        let mode = match streamed {
+            None => OutputMode::Buffered,
+            Some(true) => OutputMode::Streamed,
+            Some(false) => OutputMode::Dropped,
         };
-        Output { how, cap, streams: [Taken::default(), Taken::default()] }
+        Output { mode, cap, streams: [Taken::default(), Taken::default()] }
     }
 
     /// Consumes the output of the process until its exit.
@@ -76,15 +77,15 @@ impl Output {
         process: &Process,
         outbox: &Outbox,
         name: Option<&str>,
-    ) -> Result<Exit, Stop> {
+    ) -> Result<Exit, StreamError> {
         let name = Value::from(name.unwrap_or_default()).to_string();
         let mut subscription = process.subscribe(0);
         let mut batch = Batch::default();
         loop {
-            subscription.next(&mut batch).await.map_err(Stop::Engine)?;
-            match self.how {
-                How::Streamed => outbox.send(|out| self.append(out, &name, &batch)).await?,
-                How::Kept | How::Dropped => self.append(&mut Vec::new(), &name, &batch),
+            subscription.next(&mut batch).await.map_err(StreamError::Engine)?;
+            match self.mode {
+                OutputMode::Streamed => outbox.send(|out| self.append(out, &name, &batch)).await?,
+                OutputMode::Buffered | OutputMode::Dropped => self.append(&mut Vec::new(), &name, &batch),
             }
             if let Some(ended) = batch.ended {
                 return Ok(ended.exit);
@@ -101,10 +102,10 @@ impl Output {
                 Stream::Stderr => ("stderr", &mut self.streams[1]),
             };
             let Some(part) = taken.take(bytes, self.cap) else { continue };
-            match self.how {
-                How::Kept => taken.kept.extend_from_slice(part),
-                How::Dropped => {}
-                How::Streamed => append_delta(out, name, label, part, taken.cap_reached),
+            match self.mode {
+                OutputMode::Buffered => taken.kept.extend_from_slice(part),
+                OutputMode::Dropped => {}
+                OutputMode::Streamed => append_delta(out, name, label, part, taken.cap_reached),
             }
         }
     }

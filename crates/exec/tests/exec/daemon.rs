@@ -1,6 +1,6 @@
 //! The face inside the daemon: on its socket as lines and as a websocket, on a port for clients with the token.
 
-use outpost_testkit::{Daemon, Which, binary_beside};
+use outpost_testkit::{Daemon, Half, binary_beside};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -16,18 +16,18 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 const HELLO: &str = r#"{"id":0,"method":"initialize","params":{"clientInfo":{"name":"t","version":"1"}}}"#;
 
-/// What speaks messages, however they are framed.
-trait Talk {
-    fn say(&mut self, message: &str);
-    fn hear(&mut self) -> Value;
+/// A connection that carries messages, independent of their framing.
+trait Connection {
+    fn send_message(&mut self, message: &str);
+    fn receive_message(&mut self) -> Value;
 
     fn initialize(&mut self) {
-        self.say(HELLO);
-        assert!(self.hear()["result"]["userAgent"].is_string());
+        self.send_message(HELLO);
+        assert!(self.receive_message()["result"]["userAgent"].is_string());
     }
 
     fn exec(&mut self, id: u64, params: &Value) {
-        self.say(&json!({"id": id, "method": "command/exec", "params": params}).to_string());
+        self.send_message(&json!({"id": id, "method": "command/exec", "params": params}).to_string());
     }
 }
 
@@ -45,24 +45,24 @@ impl Lines {
     }
 }
 
-impl Talk for Lines {
-    fn say(&mut self, message: &str) {
+impl Connection for Lines {
+    fn send_message(&mut self, message: &str) {
         writeln!(self.socket, "{message}").unwrap();
     }
 
-    fn hear(&mut self) -> Value {
+    fn receive_message(&mut self) -> Value {
         let mut line = String::new();
         self.reader.read_line(&mut line).unwrap();
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"))
     }
 }
 
-impl<S: Read + Write> Talk for WebSocket<S> {
-    fn say(&mut self, message: &str) {
+impl<S: Read + Write> Connection for WebSocket<S> {
+    fn send_message(&mut self, message: &str) {
         self.send(Message::text(message)).unwrap();
     }
 
-    fn hear(&mut self) -> Value {
+    fn receive_message(&mut self) -> Value {
         loop {
             if let Message::Text(text) = self.read().unwrap() {
                 return serde_json::from_str(text.as_str()).unwrap();
@@ -96,17 +96,17 @@ fn open(port: u16, headers: &[(&'static str, String)]) -> Result<WebSocket<TcpSt
     }
 }
 
-/// Commands that print, and their answers, whatever carries them.
-fn converse(talk: &mut impl Talk) {
-    talk.initialize();
-    talk.exec(1, &json!({"command": ["/bin/sh", "-c", "echo out; echo err >&2; exit 3"]}));
-    let answer = talk.hear();
+/// Runs commands that print and checks their replies.
+fn exchange(connection: &mut impl Connection) {
+    connection.initialize();
+    connection.exec(1, &json!({"command": ["/bin/sh", "-c", "echo out; echo err >&2; exit 3"]}));
+    let answer = connection.receive_message();
     let result = &answer["result"];
     assert_eq!((&answer["id"], &result["exitCode"]), (&json!(1), &json!(3)), "{answer}");
     assert_eq!((&result["stdout"], &result["stderr"]), (&json!("out\n"), &json!("err\n")));
-    talk.exec(2, &json!({"command": ["/bin/echo", "x"], "processId": "p", "streamStdoutStderr": true}));
-    assert_eq!(talk.hear()["params"]["deltaBase64"], "eAo=");
-    assert_eq!(talk.hear()["id"], 2);
+    connection.exec(2, &json!({"command": ["/bin/echo", "x"], "processId": "p", "streamStdoutStderr": true}));
+    assert_eq!(connection.receive_message()["params"]["deltaBase64"], "eAo=");
+    assert_eq!(connection.receive_message()["id"], 2);
 }
 
 fn is_alive(pid: i32) -> bool {
@@ -122,12 +122,12 @@ fn until(what: &str, mut reached: impl FnMut() -> bool) {
 }
 
 /// A command that prints its pid and keeps running, in a session of its own.
-fn stay(talk: &mut impl Talk) -> i32 {
+fn stay(connection: &mut impl Connection) -> i32 {
     let script = "setsid sh -c 'echo $$; exec sleep 1000' & wait";
     let params = json!({"command": ["/bin/sh", "-c", script], "processId": "p", "streamStdoutStderr": true,
         "disableTimeout": true, "sandboxPolicy": {"type": "dangerFullAccess"}});
-    talk.exec(7, &params);
-    let delta = talk.hear();
+    connection.exec(7, &params);
+    let delta = connection.receive_message();
     let text = base64::Engine::decode(
         &base64::engine::general_purpose::STANDARD,
         delta["params"]["deltaBase64"].as_str().unwrap(),
@@ -138,14 +138,14 @@ fn stay(talk: &mut impl Talk) -> i32 {
 #[test]
 fn the_socket_speaks_lines_and_websocket() {
     let daemon = start(&[]);
-    converse(&mut Lines::connect(&daemon));
+    exchange(&mut Lines::connect(&daemon));
     let stream = outpost_testkit::connect(daemon.dir().join("run/exec.sock")).unwrap();
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let (mut socket, _) = tungstenite::client("ws://localhost/", stream).unwrap();
-    converse(&mut socket);
+    exchange(&mut socket);
     // A message may be spread over several lines, which to JSON are blanks.
-    socket.say("{\n\"id\": 9,\n\"method\": \"command/exec\", \"params\": {\"command\": [\"/bin/echo\", \"a\\nb\"]}\n}");
-    assert_eq!(socket.hear()["result"]["stdout"], "a\nb\n");
+    socket.send_message("{\n\"id\": 9,\n\"method\": \"command/exec\", \"params\": {\"command\": [\"/bin/echo\", \"a\\nb\"]}\n}");
+    assert_eq!(socket.receive_message()["result"]["stdout"], "a\nb\n");
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn a_port_opens_to_the_token_and_never_to_a_web_page() {
     assert_eq!(open(port, &[bearer("")]).unwrap_err(), StatusCode::UNAUTHORIZED);
     let page = ("origin", "http://localhost".to_owned());
     assert_eq!(open(port, &[bearer(&token), page]).unwrap_err(), StatusCode::FORBIDDEN);
-    converse(&mut open(port, &[bearer(&token)]).unwrap());
+    exchange(&mut open(port, &[bearer(&token)]).unwrap());
     for (path, status) in [("/readyz", "200 OK"), ("/healthz", "200 OK"), ("/", "401 Unauthorized")] {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
@@ -183,18 +183,18 @@ fn a_port_that_others_could_reach_is_refused() {
 }
 
 #[test]
-fn who_hangs_up_takes_its_commands_along_and_nobody_elses() {
+fn a_disconnect_ends_the_commands_of_its_connection_only() {
     let daemon = start(&[]);
     let (mut one, mut other) = (Lines::connect(&daemon), Lines::connect(&daemon));
     one.initialize();
     other.initialize();
     let (ones, others) = (stay(&mut one), stay(&mut other));
-    other.say(r#"{"id":8,"method":"command/exec/terminate","params":{"processId":"q"}}"#);
-    assert_eq!(other.hear()["error"]["message"], "no active command/exec for process id \"q\"");
+    other.send_message(r#"{"id":8,"method":"command/exec/terminate","params":{"processId":"q"}}"#);
+    assert_eq!(other.receive_message()["error"]["message"], "no active command/exec for process id \"q\"");
     drop(one);
     until("it has ended", || !is_alive(ones));
     assert!(is_alive(others));
-    other.say(r#"{"id":9,"method":"command/exec/terminate","params":{"processId":"p"}}"#);
+    other.send_message(r#"{"id":9,"method":"command/exec/terminate","params":{"processId":"p"}}"#);
     until("it has ended, too", || !is_alive(others));
 }
 
@@ -204,8 +204,8 @@ fn a_killed_worker_leaves_no_command_behind_and_the_next_one_serves() {
     let mut client = Lines::connect(&daemon);
     client.initialize();
     let pid = stay(&mut client);
-    daemon.kill(Which::Worker);
+    daemon.kill(Half::Worker);
     until("it has ended", || !is_alive(pid));
-    converse(&mut Lines::connect(&daemon));
+    exchange(&mut Lines::connect(&daemon));
     until("nothing is left of it", || daemon.list().is_empty());
 }

@@ -55,7 +55,7 @@ fn answered(lines: &[&str], code: i32) {
 }
 
 #[test]
-fn malformed_json_is_told() {
+fn malformed_json_is_reported() {
     outpost_testkit::require!(crate::table::skip_on_original());
     answered(
         &[

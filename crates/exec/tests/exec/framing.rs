@@ -162,7 +162,7 @@ fn nothing_is_done_before_the_handshake() {
 
 /// A client that never sends `initialized` is served all the same.
 #[test]
-fn the_handshake_tells_who_answers_and_where_its_home_is() {
+fn the_handshake_reports_the_server_and_its_home() {
     let tell = |server: &mut AppServer, params: &Value| server.call("initialize", params);
     let mut server = AppServer::launch(&Options::default());
     let client = json!({"name": "a client é", "title": "T", "version": "7 (x)", "unknown": [1]});
@@ -229,7 +229,7 @@ fn members_stand_in_the_original_order() {
     assert!(crate::table::is_result(&reply, &crate::table::result(&id.to_string(), 0, "", "")), "{reply}");
 }
 
-/// The original stops reading at such a byte and ends; we answer and go on.
+/// The original stops reading at such a byte and ends; we answer and continue.
 #[test]
 fn a_byte_that_is_no_text_does_not_end_the_server() {
     outpost_testkit::require!(crate::table::skip_on_original());

@@ -114,7 +114,7 @@ fn a_killed_server_leaves_nothing_on_the_host() {
 
 /// For a user without a cgroup of its own there is nothing it could be found by while the server runs.
 #[test]
-fn who_left_its_session_and_its_environment_ends_with_the_server() {
+fn a_process_that_left_its_session_and_environment_ends_with_the_server() {
     outpost_testkit::require!(crate::table::skip_on_original());
     let is_root = outpost_sys::process::effective_uid() == 0;
     let options = if is_root { Options::default().uid(65534) } else { Options::default() };

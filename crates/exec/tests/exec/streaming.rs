@@ -1,4 +1,4 @@
-//! Commands that are talked to while they run: deltas, input, terminals, and the requests that reach them.
+//! Commands that stream while they run: deltas, input, terminals, and requests that control them.
 
 mod control;
 mod deltas;

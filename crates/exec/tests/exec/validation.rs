@@ -53,7 +53,7 @@ fn faults() -> Vec<(Value, &'static str)> {
 }
 
 #[test]
-fn of_two_faults_the_earlier_is_told() {
+fn of_two_faults_the_one_checked_first_is_reported() {
     let mut server = server();
     let params = with(
         sh("echo up; exec sleep 1000"),
@@ -100,9 +100,9 @@ fn other_values_of_the_same_faults() {
             (run(json!({"tty": true, "size": {"rows": 1, "cols": 0}})), too_small),
             (run(json!({"tty": true, "size": {"rows": 0, "cols": 0}})), too_small),
             (run(json!({"tty": true, "size": {"rows": 1, "cols": 1}})), id_needed),
-            // A size that is not positive is first of all one without a terminal.
+            // Of a size that is not positive and lacks a terminal, the missing terminal is reported.
             (run(json!({"size": {"rows": 0, "cols": 0}})), "-32602 command/exec size requires tty: true"),
-            // Null is absent, and false is no wish.
+            // Null and false count as absent.
             (run(json!({"outputBytesCap": null, "disableOutputCap": true})), "exit 0"),
             (run(json!({"outputBytesCap": 5, "disableOutputCap": false})), "exit 0"),
             (run(json!({"timeoutMs": null, "disableTimeout": true})), "exit 0"),

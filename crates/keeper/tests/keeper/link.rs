@@ -122,7 +122,7 @@ fn a_worker_that_does_not_receive_delays_no_child_and_gets_all_events_later() {
         client.spawn(slot, &shell(&format!("echo; exit {code}")), &[], &given);
     }
     drop(output.write);
-    // The keeper goes on though no event is received. The children that it could report run.
+    // The keeper continues although no event is received. The children that it could report run.
     let early = kit::read(&output.read).len();
     assert!(early > 0);
     for slot in 100..100 + COUNT {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Heads kept in memory. Older ones are looked up in the files.
 const HEADS_MAX: usize = 16_384;
 
-/// Minimum interval between two heads sent to the system log. One head vouches for all records before it.
+/// Minimum interval between two heads sent to the system log. One head authenticates all records before it.
 pub(super) const SYSLOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The newest heads of the chain, oldest first. Shared with every [`Ledger`](super::Ledger).

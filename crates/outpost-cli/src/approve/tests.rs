@@ -355,9 +355,9 @@ fn outcomes_of_other_questions_do_not_affect_the_open_one() {
 #[test]
 fn a_lost_connection_blocks_decisions_and_keeps_the_open_question() {
     let mut harness = Harness::reading(question("aaaa", "echo hi"));
-    harness.on_link_event(LinkEvent::Lost { why: "the daemon is ending".into() });
+    harness.on_link_event(LinkEvent::Lost { why: "the daemon is stopping".into() });
     assert!(
-        harness.screen_text().contains("no connection: the daemon is ending"),
+        harness.screen_text().contains("no connection: the daemon is stopping"),
         "{}",
         harness.screen_text()
     );
@@ -365,7 +365,7 @@ fn a_lost_connection_blocks_decisions_and_keeps_the_open_question() {
     let (name, same) = ("uid 0 pid 7".to_owned(), vec![question("aaaa", "echo hi")]);
     harness.on_link_event(LinkEvent::Connected { name: name.clone(), questions: same });
     assert_eq!(answer(harness.press(b"y")), decided(true, "", None));
-    harness.on_link_event(LinkEvent::Lost { why: "the daemon is ending".into() });
+    harness.on_link_event(LinkEvent::Lost { why: "the daemon is stopping".into() });
     assert!(harness.screen_text().contains("it is unknown whether"), "{}", harness.screen_text());
     harness.on_link_event(LinkEvent::Connected { name, questions: vec![] });
     assert!(matches!(harness.app.view, View::List));

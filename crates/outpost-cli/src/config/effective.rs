@@ -31,10 +31,10 @@ pub struct Effective {
 impl Effective {
     /// Checks the text of the configuration file and merges the layers. Errors name `path`.
     pub(crate) fn new(path: &Path, text: &str, flags: &Config, state: &Path) -> Result<Effective, String> {
-        let file = check(text).map_err(|mistakes| {
-            let lines = mistakes.iter().map(|mistake| {
-                let (line, column) = mistake.line_and_column(text);
-                format!("{}: line {line}, column {column}: {}", path.display(), mistake.message)
+        let file = check(text).map_err(|diagnostics| {
+            let lines = diagnostics.iter().map(|diagnostic| {
+                let (line, column) = diagnostic.line_and_column(text);
+                format!("{}: line {line}, column {column}: {}", path.display(), diagnostic.message)
             });
             lines.collect::<Vec<_>>().join("\n")
         })?;

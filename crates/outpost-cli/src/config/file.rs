@@ -46,24 +46,24 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, String> {
 pub(crate) fn check(text: &str) -> Result<Config, Vec<Diagnostic>> {
     let document = toml_diagnostics::parse(text)?;
     let known = serde_json::to_value(Config::default()).unwrap_or_default();
-    let mut mistakes = unknown_keys(document.get_ref(), &known);
+    let mut diagnostics = unknown_keys(document.get_ref(), &known);
     match toml::from_str(text) {
-        Ok(config) if mistakes.is_empty() => return Ok(config),
+        Ok(config) if diagnostics.is_empty() => return Ok(config),
         Ok(_) => {}
-        Err(error) => mistakes.push(Diagnostic::from_toml(&error, text)),
+        Err(error) => diagnostics.push(Diagnostic::from_toml(&error, text)),
     }
-    mistakes.sort_by_key(|mistake| mistake.offset);
-    Err(mistakes)
+    diagnostics.sort_by_key(|diagnostic| diagnostic.offset);
+    Err(diagnostics)
 }
 
 fn unknown_keys(table: &DeTable<'_>, known: &Value) -> Vec<Diagnostic> {
     let Some(known) = known.as_object() else { return Vec::new() };
     let names: Vec<&str> = known.keys().map(String::as_str).collect();
-    let mut mistakes = toml_diagnostics::unknown_keys(table, &names);
+    let mut diagnostics = toml_diagnostics::unknown_keys(table, &names);
     for (name, value) in table {
         if let (Some(table), Some(known)) = (value.get_ref().as_table(), known.get(name.get_ref().as_ref())) {
-            mistakes.extend(unknown_keys(table, known));
+            diagnostics.extend(unknown_keys(table, known));
         }
     }
-    mistakes
+    diagnostics
 }

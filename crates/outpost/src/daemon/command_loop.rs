@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, watch};
 /// A worker that keeps processes exits this long after the last one, so that clients receive its exit.
 const EXIT_FLUSH: Duration = Duration::from_millis(250);
 
-/// The faces of a daemon that is no relay, and their configuration.
+/// The faces of a daemon other than a relay, and their configuration.
 pub(super) struct ConfiguredFaces {
     pub(super) live_config: LiveConfig,
     pub(super) faces: Faces,

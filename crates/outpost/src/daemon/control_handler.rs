@@ -48,7 +48,7 @@ pub(crate) struct ControlHandler {
     pub(crate) config: Option<ConfigView>,
 }
 
-/// The configuration of a daemon that is no relay.
+/// The configuration of a daemon other than a relay.
 pub(crate) struct ConfigView {
     pub(crate) file: String,
     pub(crate) effective: watch::Receiver<Arc<Effective>>,
@@ -58,8 +58,8 @@ impl ControlHandler {
     /// Sends a command to the worker's loop and waits for the reply.
     async fn send_command<T>(&self, command: impl FnOnce(Reply<T>) -> WorkerCommand) -> Result<T, Declined> {
         let (reply, answer) = oneshot::channel();
-        self.commands.send(command(reply)).await.map_err(|_| Declined::Ending)?;
-        answer.await.map_err(|_| Declined::Ending)?
+        self.commands.send(command(reply)).await.map_err(|_| Declined::Stopping)?;
+        answer.await.map_err(|_| Declined::Stopping)?
     }
 }
 

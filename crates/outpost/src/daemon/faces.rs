@@ -1,4 +1,4 @@
-//! The faces of a daemon that is no relay: their start in order, the retry of failed ones, and their end.
+//! The faces of a daemon other than a relay: their start in order, the retry of failed ones, and their end.
 
 use super::approvals_service::ApprovalsService;
 use super::broker_face::{self, BrokerFace};

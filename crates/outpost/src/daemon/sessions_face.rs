@@ -67,7 +67,7 @@ impl SessionsFace<'_> {
         let socket = self.bind_socket(inherited).await?;
         // Start the sessions last: a failure after this point would leave them running without a face.
         let settings = settings(self.paths, self.config);
-        let face = Face::begin(self.engine.clone(), self.approvals.clone(), settings).await?;
+        let face = Face::start(self.engine.clone(), self.approvals.clone(), settings).await?;
         self.serve_socket(&face, socket, listeners);
         inherited.remove(&fd_roles::SESSIONS_SOCKET);
         let files = port.map(|port| self.serve_port(&face, port, inherited, listeners));

@@ -69,7 +69,7 @@ async fn forced_stop(
                         return;
                     }
                 }
-                // Dropping the reply makes the sender see that the daemon is ending.
+                // Dropping the reply makes the sender see that the daemon is stopping.
                 Some(_) => {}
                 None => commands_open = false,
             },

@@ -135,7 +135,7 @@ async fn serve(
             effective: live_config.watch(),
         }),
     };
-    let sandboxing = outpost_sandbox::Sandboxes::new(paths.state.clone(), private_paths::private(paths));
+    let sandboxing = outpost_sandbox::SandboxBuilder::new(paths.state.clone(), private_paths::private(paths));
     let control = outpost_control::serve(control, engine.clone(), handler, sandboxing);
     // A restarted worker serves its processes before the faces begin. At the first start a reply on the control socket
     // means that each face listens, so it comes last.
@@ -260,7 +260,7 @@ async fn require_first_start(
     if let Some(reason) = faces.permanent_failure() {
         return Err(reason);
     }
-    let marker = file::sealed_memory("outpost-begun", &[]).map_err(|errno| errno.to_string())?;
+    let marker = file::sealed_memory("outpost-started-once", &[]).map_err(|errno| errno.to_string())?;
     engine.hold(fd_roles::STARTED_ONCE, marker).await.map_err(|error| error.to_string())
 }
 

@@ -48,7 +48,7 @@ impl RunDir {
             let (soft, hard) = (number(before.soft), number(before.hard));
             config.limits = vec![ResourceLimit { resource: DESCRIPTOR_LIMIT, soft, hard }];
         }
-        Engine::alone(config, binary).map_err(|error| error.to_string())
+        Engine::with_keeper_process(config, binary).map_err(|error| error.to_string())
     }
 
     pub(crate) fn remove(self) {
@@ -64,7 +64,7 @@ fn remove_abandoned(parent: &Path) {
     for dir in entries.flatten().map(|entry| entry.path()) {
         let Ok(lock) = file::open(dir.join(LOCK), Open::ReadWrite) else { continue };
         if file::try_lock(&lock).unwrap_or(false) {
-            Engine::clear_up_after(&dir);
+            Engine::remove_cgroups(&dir);
             let _removed_already = fs::remove_dir_all(&dir);
         }
     }

@@ -28,7 +28,7 @@ impl ApprovalFixture {
         ApprovalFixture { daemon, uid: effective_uid() }
     }
 
-    /// Starts a daemon and enrols an approver's key in the state directory.
+    /// Starts a daemon and enrolls an approver's key in the state directory.
     pub(crate) fn enrolled() -> ApprovalFixture {
         let fixture = ApprovalFixture::start();
         fixture.enroll();

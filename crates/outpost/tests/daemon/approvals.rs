@@ -1,7 +1,7 @@
 //! `outpost approvals`: decisions from scripts, approver keys, and their checks.
 
 use crate::approval_fixture::{ApprovalFixture, answer, text};
-use outpost_testkit::{Which, require};
+use outpost_testkit::{Half, require};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -151,7 +151,7 @@ fn changes_of_the_key_list_need_the_signature_of_an_enrolled_key() {
         let done = fixture.approvals(arguments);
         assert!(!done.status.success() && text(&done.stderr).contains(why), "{arguments:?}: {done:?}");
     };
-    // A key cannot enrol one with a larger scope.
+    // A key cannot enroll one with a larger scope.
     refused(&["enroll", "--key", "third", "--name", "third", "--by", "second"], "is smaller than");
     let mut client = fixture.ask_with("root", &["true"], json!({"privileged": true}));
     let question = watcher.asked();
@@ -184,7 +184,7 @@ fn changes_of_the_key_list_need_the_signature_of_an_enrolled_key() {
     fixture.decide(&["deny", id(&question)]);
     assert_eq!(answer(&mut client)["status"], "denied");
     // The next worker loads the same list.
-    fixture.daemon.kill(Which::Worker);
+    fixture.daemon.kill(Half::Worker);
     let after: Value = serde_json::from_str(&fixture.decide(&["keys", "--json"])).unwrap();
     let usable: Vec<&Value> = after.as_array().unwrap().iter().map(|key| &key["usable"]).collect();
     assert_eq!(usable, [&json!(true), &json!(false), &json!(false)], "{after}");

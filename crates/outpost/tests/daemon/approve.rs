@@ -3,7 +3,7 @@
 use crate::approval_fixture::{ApprovalFixture, UNPRIVILEGED_UID, answer};
 use outpost_sys::pidfd::ExitCause;
 use outpost_sys::signal::Signal;
-use outpost_testkit::{BrokerClient, Terminal, Which, require, root};
+use outpost_testkit::{BrokerClient, Half, Terminal, require, root};
 use serde_json::json;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
@@ -239,7 +239,7 @@ fn a_privileged_command_needs_two_key_presses() {
 fn questions_outlive_the_worker_and_the_connection_comes_back() {
     let fixture = ApprovalFixture::enrolled();
     let (mut terminal, mut client) = read_first(&fixture);
-    fixture.daemon.kill(Which::Worker);
+    fixture.daemon.kill(Half::Worker);
     terminal.wait_seen("reconnected as");
     terminal.key(b"y");
     terminal.wait_seen("approved by you");

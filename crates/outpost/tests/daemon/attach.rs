@@ -2,7 +2,7 @@
 
 use crate::support::{daemon, on_terminal, outpost, stdout_and_code};
 use outpost_sys::pidfd::ExitCause;
-use outpost_testkit::{Daemon, Terminal, Which};
+use outpost_testkit::{Daemon, Half, Terminal};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -102,7 +102,7 @@ fn one_viewer_has_the_input_and_another_can_take_it_over() {
         assert!(!terminal.screen().contains("-me"), "{}", terminal.screen());
     }
     // After a restart of the worker each viewer keeps its role.
-    daemon.kill(Which::Worker);
+    daemon.kill(Half::Worker);
     third.key(b"echo still-$((3))\r");
     for terminal in [&first, &second, &third] {
         terminal.wait_seen("still-3");
@@ -124,10 +124,10 @@ fn killed_workers_lose_no_output_and_no_input_of_a_terminal() {
     let script = "stty -echo; echo ready; read a; seq 1 60000; read b; echo \"$a $b\"; exit 6";
     let mut terminal = on_terminal(&daemon, &["run", "--tty", "--", "sh", "-c", script], 24, 80);
     terminal.wait_seen("ready");
-    daemon.kill(Which::Worker);
+    daemon.kill(Half::Worker);
     terminal.key(b"one\r");
     for _ in 0..5 {
-        daemon.kill(Which::Worker);
+        daemon.kill(Half::Worker);
     }
     terminal.find("60000\r\n", 0, TIMEOUT).unwrap();
     terminal.key(b"two\r");

@@ -4,7 +4,7 @@ use crate::support::{cli, daemon, stdout_and_code};
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd::{self, Pidfd};
 use outpost_sys::signal::Signal;
-use outpost_testkit::{Daemon, Which, require};
+use outpost_testkit::{Daemon, Half, require};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -80,7 +80,7 @@ fn run_passes_streams_statuses_and_any_bytes_through() {
     let mut started = Started::new(cli(&daemon, &["run", "--", "cat"]));
     started.write("one\n");
     assert_eq!(started.line(), "one");
-    daemon.kill(Which::Worker);
+    daemon.kill(Half::Worker);
     started.write("two\n");
     assert_eq!(started.line(), "two");
     drop(started.child.stdin.take());
@@ -150,7 +150,7 @@ fn exec_survives_the_worker_and_ends_with_its_caller() {
     let mut started = Started::new(cli(&daemon, &["exec", "--", "sh", "-c", script]));
     assert_eq!(started.line(), "ready");
     let process = only_process(&daemon);
-    daemon.kill(Which::Worker);
+    daemon.kill(Half::Worker);
     started.write("hello\n");
     assert_eq!(started.line(), "got hello");
     started.signal(Signal::KILL);

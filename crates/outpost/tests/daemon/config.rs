@@ -4,7 +4,7 @@ use crate::support::{outpost, read, sh};
 use outpost_control::client::CallError;
 use outpost_control::wire::{Attach, Attached, Spawn, Spawned};
 use outpost_sys::signal::Signal;
-use outpost_testkit::{Daemon, Which};
+use outpost_testkit::{Daemon, Half};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -105,7 +105,7 @@ fn an_invalid_file_changes_nothing_also_for_the_next_worker() {
     let place = "line 2, column 1: unknown key runing_max; do you mean running_max?";
     assert!(!refused.status.success() && output_text(&refused).contains(place), "{refused:?}");
     assert!(it.daemon.log().contains("the configuration is unchanged"), "{}", it.daemon.log());
-    it.daemon.kill(Which::Worker);
+    it.daemon.kill(Half::Worker);
     assert!(matches!(it.spawn("q"), Err(CallError::Refused(failure)) if failure.kind == "busy"));
     // SIGHUP does the same as the command.
     it.write("[processes]\nrunning_max = 5\n[exec]\nwebsocket = \"127.0.0.1:0\"\n");
@@ -113,7 +113,7 @@ fn an_invalid_file_changes_nothing_also_for_the_next_worker() {
     it.wait_for_log("change only when the daemon restarts");
     assert!(it.daemon.log().contains("exec.websocket"), "{}", it.daemon.log());
     it.spawn("q").unwrap();
-    it.daemon.kill(Which::Worker);
+    it.daemon.kill(Half::Worker);
     it.spawn("r").unwrap();
 }
 

@@ -4,7 +4,7 @@ use crate::support::{daemon, exit_code, read, sh};
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd;
 use outpost_sys::signal::Signal;
-use outpost_testkit::Which;
+use outpost_testkit::Half;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -12,11 +12,11 @@ fn a_killed_worker_loses_neither_output_nor_input_nor_the_exit() {
     let daemon = daemon();
     let process = sh(&daemon, "p", "echo before; read line; echo \"got $line\"; exit 9").process;
     assert_eq!(read(&daemon, &process, 7).0, b"before\n");
-    daemon.kill(Which::Worker);
+    daemon.kill(Half::Worker);
     let stdin =
         outpost_control::wire::Stdin { process: process.clone(), offset: Some(0), data: "aGVsbG8K".into() };
     let _applied: outpost_control::wire::StdinApplied = daemon.ask("stdin", &stdin);
-    daemon.kill(Which::Worker);
+    daemon.kill(Half::Worker);
     let (output, exit) = read(&daemon, &process, usize::MAX);
     assert_eq!(String::from_utf8_lossy(&output), "before\ngot hello\n");
     assert_eq!(exit_code(exit), Some(9));
@@ -27,9 +27,9 @@ fn a_killed_keeper_loses_no_child_and_the_exit_is_still_known() {
     let daemon = daemon();
     let process = sh(&daemon, "p", "echo before; read line; echo \"got $line\"; exit 9").process;
     assert_eq!(read(&daemon, &process, 7).0, b"before\n");
-    daemon.kill(Which::Keeper);
-    daemon.kill(Which::Worker);
-    daemon.kill(Which::Keeper);
+    daemon.kill(Half::Keeper);
+    daemon.kill(Half::Worker);
+    daemon.kill(Half::Keeper);
     let stdin =
         outpost_control::wire::Stdin { process: process.clone(), offset: Some(0), data: "aGVsbG8K".into() };
     let _applied: outpost_control::wire::StdinApplied = daemon.ask("stdin", &stdin);
@@ -165,7 +165,7 @@ fn a_face_that_cannot_restart_is_retried_and_the_others_serve() {
     let aside = approvals.with_extension("aside");
     std::fs::rename(&approvals, &aside).unwrap();
     std::fs::write(&approvals, "in the way").unwrap();
-    daemon.kill(Which::Worker);
+    daemon.kill(Half::Worker);
     let status = daemon.status();
     let components: Vec<&str> =
         status.faces.problems.iter().map(|problem| problem.component.as_str()).collect();
@@ -193,7 +193,7 @@ fn a_background_descendant_of_an_exited_process_survives_a_killed_worker() {
     assert_eq!(exit_code(exit), Some(0));
     let background =
         outpost_testkit::process(String::from_utf8_lossy(&output).trim().parse().unwrap()).unwrap();
-    daemon.kill(Which::Worker);
+    daemon.kill(Half::Worker);
     // The list is complete only after the new worker has taken over every process.
     assert_eq!(daemon.list().len(), 1);
     assert!(!wait_readable(&background, Duration::ZERO).unwrap(), "it was killed with the worker");

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 const MIB: usize = 1024 * 1024;
-/// The most bytes that may be queued for the stdin of a child.
+/// Maximum number of bytes that may be queued for the stdin of a child.
 const WAITING_MAX: usize = 8 * MIB;
-/// The most memory by which the worker may grow while the clients are connected.
+/// Maximum memory by which the worker may grow while the clients are connected.
 const GROWTH_BYTES: u64 = 192 * MIB as u64;
 
 fn raw(daemon: &Daemon) -> UnixStream {

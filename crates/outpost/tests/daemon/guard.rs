@@ -2,7 +2,7 @@
 
 use crate::support::{outpost, until};
 use outpost_sys::procfs;
-use outpost_testkit::{ANN, BOB, BrokerClient, Guard, Which, broker_request, require, root};
+use outpost_testkit::{ANN, BOB, BrokerClient, Guard, Half, broker_request, require, root};
 use outpost_wire::base64;
 use serde_json::{Value, json};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -254,12 +254,12 @@ fn a_killed_worker_of_the_guard_loses_neither_question_nor_command() {
         })
     };
     until("the command runs", || sleeps().is_some());
-    guard.kill(Which::Worker);
+    guard.kill(Half::Worker);
     assert_eq!(guard.status().faces.waiting.unwrap().questions, 1);
     assert!(!asked.has_answer(Duration::ZERO));
     let answer: Value = serde_json::from_str(&running.answer()).unwrap();
     assert_eq!((&answer["status"], &answer["stages"][0]["exit_code"]), (&json!("ok"), &json!(0)), "{answer}");
-    guard.kill(Which::Keeper);
+    guard.kill(Half::Keeper);
     assert_eq!(guard.status().faces.waiting.unwrap().questions, 1);
     asked.end();
 }

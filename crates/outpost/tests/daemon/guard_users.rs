@@ -1,7 +1,7 @@
 //! Users on a host with a guard: their daemons and clients forward requests to it, and fail if it does not run.
 
 use crate::support::{outpost, until};
-use outpost_testkit::{ANN, Broker, BrokerClient, Daemon, Guard, Which, broker_request, require, root};
+use outpost_testkit::{ANN, Broker, BrokerClient, Daemon, Guard, Half, broker_request, require, root};
 use outpost_wire::base64;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
@@ -99,7 +99,7 @@ fn a_killed_worker_of_the_users_daemon_still_passes_the_answer_back() {
     until("the command runs", || {
         guard.list().iter().any(|process| process.command.first().is_some_and(|name| name == "sleep"))
     });
-    daemon.kill(Which::Worker);
+    daemon.kill(Half::Worker);
     assert_eq!(guard.status().faces.waiting.unwrap().questions, 1);
     let answer: Value = serde_json::from_str(&running.answer()).unwrap();
     assert_eq!((&answer["status"], &answer["id"]), (&json!("ok"), &json!("running")), "{answer}");
@@ -199,9 +199,9 @@ fn the_originals_client_is_answered_by_the_guard() {
 #[test]
 fn status_doctor_and_the_first_ask_name_the_mode_in_force() {
     require!(root());
-    const PERSONAL: &str = "personal mode: holds against confined agents and mistakes; \
+    const PERSONAL: &str = "personal mode: protects against confined agents and mistakes; \
                             not against an unconfined process of the same user";
-    const GUARDED: &str = "guard mode: holds also against an unconfined process of the same user";
+    const GUARDED: &str = "guard mode: also protects against an unconfined process of the same user";
     let mut guard = Guard::start(outpost(), RULES);
     let daemon = user_daemon(&guard);
     let shown =

@@ -5,7 +5,7 @@ use outpost_sys::epoll::{self, wait_readable};
 use outpost_sys::process::effective_uid;
 use outpost_sys::signal::Signal;
 use outpost_sys::{file, message, pidfd};
-use outpost_testkit::{Daemon, Which};
+use outpost_testkit::{Daemon, Half};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
@@ -118,7 +118,7 @@ fn the_supervisor_is_notified_and_children_cannot_notify_it() {
     wait_for("READY=1");
     assert_ne!(daemon.status().worker_pid, before);
     // A supervisor whose main process died starts another one, which reports the pid of the running keeper.
-    daemon.kill(Which::Keeper);
+    daemon.kill(Half::Keeper);
     let mut again = command(daemon.dir(), &["serve"]);
     let again = again.env("NOTIFY_SOCKET", dir.path().join("notify")).output().unwrap();
     assert!(again.status.success(), "{again:?}");

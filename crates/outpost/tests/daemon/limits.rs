@@ -5,7 +5,7 @@ use outpost_control::client::CallError;
 use outpost_control::wire::{Kill, Killed, Problem, Spawn, Spawned};
 use outpost_sys::signal::Signal;
 use outpost_sys::{pidfd, procfs};
-use outpost_testkit::{Daemon, SmallDisk, Which, require, root};
+use outpost_testkit::{Daemon, Half, SmallDisk, require, root};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -69,7 +69,7 @@ fn a_process_started_on_a_full_disk_survives_the_next_worker() {
     }
     assert!(!started.is_empty(), "slots that were prepared before have room for a start");
     disk.empty();
-    daemon.kill(Which::Worker);
+    daemon.kill(Half::Worker);
     started.iter().for_each(|(id, spawned)| assert_runs_on(&daemon, id, spawned));
 }
 
@@ -93,7 +93,7 @@ fn assert_start_waits_for_room(disk: &SmallDisk, file: &str) {
     disk.empty();
     until("the start is confirmed", || start.is_finished());
     let spawned = start.join().unwrap().unwrap();
-    daemon.kill(Which::Worker);
+    daemon.kill(Half::Worker);
     assert_runs_on(&daemon, "p", &spawned);
 }
 
@@ -241,7 +241,7 @@ fn end(pid: i32) {
 fn a_keeper_killed_near_the_descriptor_limit_leaves_no_process_that_never_ends() {
     let daemon = near_the_descriptor_limit();
     let pids = running(&daemon);
-    daemon.kill(Which::Keeper);
+    daemon.kill(Half::Keeper);
     assert_eq!(running(&daemon), pids);
     pids.into_iter().for_each(end);
     until("every end is known", || running(&daemon).is_empty());
@@ -251,7 +251,7 @@ fn a_keeper_killed_near_the_descriptor_limit_leaves_no_process_that_never_ends()
 fn a_worker_killed_near_the_descriptor_limit_is_replaced_and_takes_over_every_process() {
     let daemon = near_the_descriptor_limit();
     let pids = running(&daemon);
-    daemon.kill(Which::Worker);
+    daemon.kill(Half::Worker);
     let alive = |pid: &i32| procfs::stat(*pid).is_some_and(|stat| !matches!(stat.state, b'Z' | b'X'));
     assert!(pids.iter().all(alive), "no process may end with the worker");
     // The worker takes over the remaining processes when descriptors become free.
@@ -290,7 +290,7 @@ fn a_worker_with_descriptors_for_some_processes_only_serves_and_takes_over_the_o
     let keeper = daemon.status().keeper_pid;
     let held = std::fs::read_dir(format!("/proc/{keeper}/fd")).unwrap().count();
     limit(keeper, &format!("--nofile={0}:{0}", held + 60));
-    daemon.kill(Which::Worker);
+    daemon.kill(Half::Worker);
     let found = problem(&daemon, "processes").expect("status shows that processes are missing");
     assert!(found.message.contains("cannot be taken over yet"), "{found:?}");
     let listed = running(&daemon);
@@ -327,6 +327,6 @@ fn a_worker_without_a_keeper_is_reported_until_one_can_be_started() {
     limit(status.worker_pid, "--nproc=1000:");
     until("a keeper is there again", || daemon.status().faces.problems.is_empty());
     assert_ne!(daemon.status().keeper_pid, status.keeper_pid);
-    daemon.kill(Which::Worker);
+    daemon.kill(Half::Worker);
     assert_eq!(running(&daemon), [process.pid]);
 }

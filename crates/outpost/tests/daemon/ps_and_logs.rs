@@ -2,7 +2,7 @@
 
 use crate::support::{cli, daemon, on_terminal, read, sh, stdout_and_code};
 use outpost_sys::pidfd::ExitCause;
-use outpost_testkit::{Daemon, Which};
+use outpost_testkit::{Daemon, Half};
 use serde_json::json;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -66,7 +66,7 @@ fn the_table_is_watched_on_a_terminal_and_fits_it() {
     let mut watch = on_terminal(&daemon, &["ps", "--watch"], 10, 72);
     let seen = watch.wait_seen("first");
     assert!(seen.lines().all(|line| line.chars().count() <= 72) && seen.contains('…'), "{seen}");
-    daemon.kill(Which::Worker);
+    daemon.kill(Half::Worker);
     sh(&daemon, "second", "read line");
     watch.wait_seen("second");
     watch.key(b"\x03");
@@ -95,7 +95,7 @@ fn logs_start_at_the_given_point_and_continue_after_a_killed_worker() {
     assert_eq!(stdout_and_code(&daemon, &["logs", "--since", &last.to_string(), "p"]).0, "");
     let mut follow = on_terminal(&daemon, &["logs", "-f", "--tail", "1", "p"], 24, 80);
     follow.wait_seen("end");
-    daemon.kill(Which::Worker);
+    daemon.kill(Half::Worker);
     let stdin = json!({"process": process, "data": "Z28K"});
     let _applied: outpost_control::wire::StdinApplied = daemon.ask("stdin", &stdin);
     assert_eq!(follow.wait().cause, ExitCause::Code(0));

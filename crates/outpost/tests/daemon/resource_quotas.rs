@@ -2,7 +2,7 @@
 
 use crate::support::{daemon, exit_code, outpost, read, sh, until};
 use outpost_control::wire::{Stdin, StdinApplied};
-use outpost_testkit::{Daemon, MemoryCgroup, Which, require, root};
+use outpost_testkit::{Daemon, Half, MemoryCgroup, require, root};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -88,8 +88,8 @@ fn output_and_input_flow_for_a_user_without_pipe_buffers() {
     assert!(daemon.status().faces.problems.is_empty(), "{:?}", daemon.status().faces.problems);
     let loud = sh(&daemon, "loud", "head -c 3000000 /dev/zero; exit 3");
     let echo = sh(&daemon, "echo", "exec cat");
-    daemon.kill(Which::Worker);
-    daemon.kill(Which::Keeper);
+    daemon.kill(Half::Worker);
+    daemon.kill(Half::Keeper);
     let (output, exit) = read(&daemon, &loud.process, usize::MAX);
     assert_eq!((output.len(), output.iter().any(|byte| *byte != 0)), (3_000_000, false));
     // Its parent was the killed keeper. Before Linux 6.15 it depends on the host whether the exit code is known.

@@ -2,7 +2,7 @@
 
 use crate::approval_fixture::{ApprovalFixture, UNPRIVILEGED_UID, answer, text};
 use crate::support::outpost;
-use outpost_testkit::{Daemon, Lack, Which, require};
+use outpost_testkit::{Daemon, Half, Lack, require};
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -86,7 +86,7 @@ fn a_trusted_user_decides_without_a_signature() {
     // The next worker serves the same socket and accepts the same approver.
     let mut client = shared.fixture.ask("two", &["false"]);
     let id = shared.asked();
-    shared.fixture.daemon.kill(Which::Worker);
+    shared.fixture.daemon.kill(Half::Worker);
     let denied = shared.approvals(UNPRIVILEGED_UID, &["deny", &id]);
     assert!(denied.status.success(), "{denied:?}");
     assert_eq!(answer(&mut client)["status"], "denied");

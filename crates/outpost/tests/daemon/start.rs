@@ -29,7 +29,7 @@ fn a_second_daemon_names_the_running_keeper_and_exits() {
     };
     second();
     // The keeper that took the lock is dead, and another one runs.
-    daemon.kill(outpost_testkit::Which::Keeper);
+    daemon.kill(outpost_testkit::Half::Keeper);
     second();
 }
 
@@ -102,8 +102,8 @@ fn it_runs_for_a_user_who_is_not_root() {
         output = read(&daemon, &process.process, output.len() + 1).0;
     }
     assert!(String::from_utf8_lossy(&output).contains("65534\n"), "{output:?}");
-    daemon.kill(outpost_testkit::Which::Worker);
-    daemon.kill(outpost_testkit::Which::Keeper);
+    daemon.kill(outpost_testkit::Half::Worker);
+    daemon.kill(outpost_testkit::Half::Keeper);
     let killed: outpost_control::wire::Killed =
         daemon.ask("kill", &serde_json::json!({"process": process.process, "graceMs": 0}));
     assert!(killed.died, "{killed:?}");

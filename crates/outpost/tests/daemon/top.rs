@@ -3,7 +3,7 @@
 use crate::approval_fixture::ApprovalFixture;
 use crate::support::{cli, daemon, on_terminal, sh};
 use outpost_sys::pidfd::ExitCause;
-use outpost_testkit::{Terminal, Which};
+use outpost_testkit::{Half, Terminal};
 
 /// The line of a process, if it is listed.
 fn line<'a>(seen: &'a str, id: &str) -> Option<&'a str> {
@@ -33,7 +33,7 @@ fn processes_stay_listed_after_a_killed_worker_and_can_be_killed() {
     assert!(seen.starts_with("outpost ") && seen.contains("2 running, 0 ended"), "{seen}");
     assert!(seen.contains("\\u{1b}[31m") && seen.contains("Sessions   none"), "{seen}");
     let before = daemon.status().worker_pid;
-    daemon.kill(Which::Worker);
+    daemon.kill(Half::Worker);
     let seen = terminal.wait_seen(&format!("worker {before} was replaced by "));
     assert!(line(&seen, "other").is_some(), "{seen}");
     terminal.wait_picture("output of after", has_rate);

@@ -26,7 +26,7 @@ fn an_upgrade_replaces_keeper_and_worker_and_keeps_children() {
     let keeper = std::fs::read_link(format!("/proc/{}/exe", after.keeper_pid)).unwrap();
     assert_eq!(keeper, copy.canonicalize().unwrap());
     std::fs::remove_file(&copy).unwrap();
-    daemon.kill(outpost_testkit::Which::Worker);
+    daemon.kill(outpost_testkit::Half::Worker);
     let stdin =
         outpost_control::wire::Stdin { process: process.process.clone(), offset: None, data: "aGkK".into() };
     let _applied: outpost_control::wire::StdinApplied = daemon.ask("stdin", &stdin);

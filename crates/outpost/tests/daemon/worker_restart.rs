@@ -7,7 +7,7 @@ use outpost_control::wire::{
 };
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd;
-use outpost_testkit::{Daemon, Which};
+use outpost_testkit::{Daemon, Half};
 use outpost_wire::base64;
 use std::path::Path;
 use std::time::Duration;
@@ -58,9 +58,9 @@ fn a_process_that_closed_its_terminal_is_not_hung_up_by_a_killed_worker() {
     let process = on_terminal(&daemon, "p", "exec sleep 1000 </dev/null >/dev/null 2>&1");
     let child = outpost_testkit::process(process.pid).unwrap();
     terminal_is_closed(&daemon, &process);
-    daemon.kill(Which::Worker);
+    daemon.kill(Half::Worker);
     assert_eq!(info(&daemon, &process.process).state, "running");
-    daemon.kill(Which::Worker);
+    daemon.kill(Half::Worker);
     assert!(!wait_readable(&child, Duration::from_millis(300)).unwrap(), "SIGHUP ended the process");
     assert_eq!(info(&daemon, &process.process).state, "running");
 }

@@ -1,6 +1,6 @@
 //! Streams over worker crashes and over the journal cap.
 
-use outpost_testkit::{Relay, RelayClient, Which};
+use outpost_testkit::{Half, Relay, RelayClient};
 
 /// Reads the frames of a process up to its exit. Appends their sequence numbers and decoded data.
 fn read_to_exit(client: &mut RelayClient, seqs: &mut Vec<u64>, bytes: &mut Vec<u8>) -> Option<i64> {
@@ -47,7 +47,7 @@ fn three_clients_read_identical_bytes_over_killed_workers() {
         })
         .collect();
     for _ in 0..5 {
-        relay.kill(Which::Worker);
+        relay.kill(Half::Worker);
     }
     for reader in readers {
         let (code, seqs, bytes, _) = reader.join().unwrap();

@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, watch};
 /// "pings every 30 s".
 const PING_EVERY: Duration = Duration::from_secs(30);
 
-/// Most bytes per frame, which bounds the memory of a slow client.
+/// Maximum number of bytes per frame, which bounds the memory of a slow client.
 const FRAME_BYTES_MAX: u64 = 256 * 1024;
 
 /// The terminal event of a stream that the shutdown ends before its turn.

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 /// An unknown line up to this size becomes a `raw` event; a longer one is only counted.
 const RAW_BYTES_MAX: usize = 64 * 1024;
 
-/// Most bytes of events that are held back for `init`. Beyond it, they are sent before `init`.
+/// Maximum number of bytes of events that are held back for `init`. Beyond it, they are sent before `init`.
 const EARLY_BYTES_MAX: usize = 64 * 1024;
 
 /// Whether the turn has ended.

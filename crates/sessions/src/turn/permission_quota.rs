@@ -11,13 +11,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use thiserror::Error;
 
-/// Most bytes of a tool's input, as JSON.
+/// Maximum number of bytes of a tool's input, as JSON.
 pub(crate) const INPUT_BYTES_MAX: usize = 1024 * 1024;
 
-/// Most bytes of a question as approvers receive it, with its texts escaped.
+/// Maximum number of bytes of a question as approvers receive it, with its texts escaped.
 const QUESTION_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Most pending questions of one session, and of all sessions.
+/// Maximum number of pending questions of one session, and of all sessions.
 const SESSION_MAX: Usage = Usage { questions: 32, bytes: 4 * 1024 * 1024 };
 const ALL_MAX: Usage = Usage { questions: 512, bytes: 32 * 1024 * 1024 };
 
@@ -25,12 +25,12 @@ const ALL_MAX: Usage = Usage { questions: 512, bytes: 32 * 1024 * 1024 };
 #[derive(Debug, Error)]
 pub(crate) enum QuotaError {
     #[error(
-        "Denied without asking: the input has {bytes} bytes (SHA-256 {digest}), and a human is shown at most \
+        "Denied without asking: the input has {bytes} bytes (SHA-256 {digest}), and an approver is shown at most \
          {INPUT_BYTES_MAX} before escaping. Do it in smaller steps."
     )]
     TooLarge { bytes: usize, digest: String },
     #[error(
-        "Denied without asking: of {whose}, {questions} questions or {bytes} bytes may wait for a human at once."
+        "Denied without asking: of {whose}, {questions} questions or {bytes} bytes may wait for an approver at once."
     )]
     TooMany { whose: &'static str, questions: usize, bytes: usize },
 }

@@ -157,7 +157,7 @@ fn decide(outcome: &Outcome) -> (&'static str, PermissionDecision) {
             ("allowed", PermissionDecision { allow: true, note: String::new() })
         }
         Outcome::Decided { decision, .. } if decision.note.is_empty() => {
-            ("denied", denied("A human has denied this."))
+            ("denied", denied("An approver denied this."))
         }
         Outcome::Decided { decision, .. } => ("denied", denied(&decision.note)),
         Outcome::Expired => ("expired", denied("No approver answered in time, so it is denied.")),

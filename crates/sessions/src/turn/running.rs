@@ -26,7 +26,7 @@ use tokio::time::Instant;
 /// Lines of this size are parsed on a blocking thread.
 const LONG_LINE_BYTES: usize = 256 * 1024;
 
-/// Most bytes of events per turn. A CLI that writes more is stopped.
+/// Maximum number of bytes of events per turn. A CLI that writes more is stopped.
 const EVENTS_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
 /// Capacity of the event buffer that is kept between batches.
@@ -232,7 +232,7 @@ impl RunningTurn<'_> {
 
     async fn stop_if_too_large(&mut self, process: &Process) -> Result<()> {
         if self.writer.bytes() > EVENTS_BYTES_MAX && !self.out.is_final() {
-            let event = terminal_event::stopped(self.session.cli, "wrote more than a turn may");
+            let event = terminal_event::stopped(self.session.cli, "exceeded the output limit of a turn");
             self.abort(&event, process).await?;
         }
         Ok(())
@@ -248,8 +248,8 @@ impl RunningTurn<'_> {
                 return Ok(());
             }
             Expired::StdoutClosed => terminal_event::stdout_closed(cli, self.lines.stderr_tail()),
-            Expired::Turn => terminal_event::stopped(cli, "took longer than a turn may"),
-            Expired::Silence => terminal_event::stopped(cli, "said nothing for too long"),
+            Expired::Turn => terminal_event::stopped(cli, "exceeded the time limit of a turn"),
+            Expired::Silence => terminal_event::stopped(cli, "wrote no output for too long"),
         };
         self.abort(&event, process).await
     }

@@ -14,7 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Most processes in the pool. A CLI takes hundreds of megabytes, so the longest idle one makes room for another.
+/// Maximum number of processes in the pool. A CLI takes hundreds of megabytes, so the longest idle one makes room for
+/// another.
 const WARM_MAX: usize = 16;
 
 /// Bounds of the interval between checks for idle processes.

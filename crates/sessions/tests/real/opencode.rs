@@ -28,7 +28,7 @@ fn ask_mode_obeys_the_decisions() {
 fn the_silence_limit_ends_endless_retries() {
     let world = require!(World::with("opencode", "silence_timeout_s = 20", &[]));
     let session = world.create("auto");
-    world.send(&session, "[[status: 500]]").fails("opencode", &["said nothing for too long"]);
+    world.send(&session, "[[status: 500]]").fails("opencode", &["wrote no output for too long"]);
     world.assert_nothing_left();
 }
 

@@ -335,7 +335,7 @@ fn nemesis_a_running_turn_does_not_undo_a_resume() {
     let id = host.create();
     host.run(&id, &["init", "wait @again", "result"]).event();
     resume(&id, "before-the-worker-dies");
-    host.daemon().kill(outpost_testkit::Which::Worker);
+    host.daemon().kill(outpost_testkit::Half::Worker);
     host.client().result("health.check", json!({}));
     host.touch("again");
     next(&id, "before-the-worker-dies", "third");

@@ -39,7 +39,7 @@ fn nemesis_a_warning_held_back_for_init_survives_the_worker() {
         let text = std::fs::read(&mark).ok()?;
         text.windows(10).any(|word| word == b"bubblewrap").then_some(())
     });
-    host.daemon().kill(outpost_testkit::Which::Worker);
+    host.daemon().kill(outpost_testkit::Half::Worker);
     std::fs::write(&go, "").unwrap();
     let events = host.client().attach(&id, 0).rest();
     assert_eq!(terminal_event(&events, 1)["type"], "result", "{events:#?}");

@@ -1,7 +1,7 @@
 //! Ask mode: permission requests of agents appear in the approval queue, and decisions reach the agent.
 
 use crate::kit::{Host, check_turns, kinds, terminal_event};
-use outpost_testkit::{Noise, Sse, Which};
+use outpost_testkit::{Half, Noise, Sse};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -207,14 +207,14 @@ fn nemesis_a_question_survives_the_worker() {
     let mut all = stream.until(|event| event["type"] == "approval");
     drop(stream);
     for _ in 0..3 {
-        host.daemon().kill(Which::Worker);
+        host.daemon().kill(Half::Worker);
     }
     let questions = host
         .wait("no question after the restart", || Some(session.questions()).filter(|all| !all.is_empty()));
     assert_eq!(questions.len(), 1);
     assert_eq!(questions[0]["id"], all[1]["approval"], "the same question");
     session.decide(&["allow", questions[0]["id"].as_str().unwrap()]);
-    host.daemon().kill(Which::Worker);
+    host.daemon().kill(Half::Worker);
     let begun = std::time::Instant::now();
     loop {
         assert!(begun.elapsed() < crate::kit::TIMEOUT, "{all:?}");
@@ -259,7 +259,7 @@ fn nemesis_questions_are_asked_and_answered_once_wherever_the_worker_dies() {
             let mut noise = Noise::new(7);
             for _ in 0..8 {
                 (0..noise.below(60)).for_each(|_| drop(host.daemon().status()));
-                host.daemon().kill(Which::Worker);
+                host.daemon().kill(Half::Worker);
             }
         });
         let begun = std::time::Instant::now();

@@ -1,7 +1,7 @@
 //! Remote clients: HTTPS with a known certificate and a token. The daemon runs in its own network namespace.
 
 use crate::kit::{Host, outpost};
-use outpost_testkit::{Lack, Which, require};
+use outpost_testkit::{Half, Lack, require};
 use serde_json::{Value, json};
 use std::process::{Command, Output, Stdio};
 
@@ -72,7 +72,7 @@ fn a_token_is_valid_until_it_is_revoked() {
     assert!(status == "200" && answer.contains("\"ok\":true"), "{status} {answer}");
     assert!(remote.token(&["list"]).contains("laptop"));
     // The next worker has the same port, certificate and tokens.
-    remote.host.daemon().kill(Which::Worker);
+    remote.host.daemon().kill(Half::Worker);
     assert_eq!(remote.call(Some(&token), &health()).0, "200");
     remote.token(&["revoke", "laptop"]);
     assert_eq!(remote.call(Some(&token), &health()).0, "401");

@@ -85,7 +85,7 @@ fn nemesis_sessions_are_listed_in_the_order_they_were_created() {
     };
     let mut created: Vec<String> = (0..200).map(|_| host.create()).collect();
     assert_eq!(listed(&host), created);
-    host.daemon().kill(outpost_testkit::Which::Worker);
+    host.daemon().kill(outpost_testkit::Half::Worker);
     assert_eq!(listed(&host), created, "after the worker");
     // The order numbers of destroyed sessions are not reused.
     host.client().result("session.destroy", json!({ "sessionId": created.pop().unwrap() }));

@@ -1,7 +1,7 @@
 //! Sandboxed sessions: the kernel confines the agent in every mode.
 
 use crate::kit::{CLIS, Host};
-use outpost_testkit::Which;
+use outpost_testkit::Half;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -192,7 +192,7 @@ fn a_stored_sandbox_that_cannot_be_read_refuses_the_turn() {
         change.args(["-c", SET_SANDBOX]).arg(database).args([stored, &session]);
         let changed = change.output().unwrap();
         assert!(changed.status.success(), "{changed:?}");
-        host.daemon().kill(Which::Worker);
+        host.daemon().kill(Half::Worker);
         let made = format!("made-{number}");
         let events = host.run(&session, &["init", &format!("touch @{made}"), "result"]).rest();
         let last = events.last().unwrap();

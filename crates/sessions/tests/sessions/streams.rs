@@ -96,7 +96,7 @@ fn nemesis_a_request_is_carried_out_though_its_client_disconnects() {
         std::fs::remove_file(host.path("pid")).unwrap();
         host.wait("its files are gone", || (!host.path("state/sessions").join(&id).exists()).then_some(()));
     }
-    host.daemon().kill(outpost_testkit::Which::Worker);
+    host.daemon().kill(outpost_testkit::Half::Worker);
     let listed = host.client().result("session.list", json!({}));
     assert_eq!(listed["sessions"], json!([]), "a destroyed session is back");
 }

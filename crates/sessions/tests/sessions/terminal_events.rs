@@ -255,7 +255,7 @@ fn a_turn_is_stopped_at_the_operators_time_limits() {
     let host = Host::start_with("[sessions]\nsilence_timeout_s = 1\n", &[]);
     let id = host.create();
     let events = host.run(&id, &["init", "touch @pid", "hang"]).rest();
-    assert!(message(terminal_event(&events, 1)).contains("said nothing"), "{events:?}");
+    assert!(message(terminal_event(&events, 1)).contains("wrote no output"), "{events:?}");
     host.wait("it was ended", || (!is_running(&host.wait_file("pid"))).then_some(()));
 }
 

@@ -1,7 +1,7 @@
 //! The warm process of claude: it answers all turns of its session until it has to end.
 
 use crate::kit::{Host, check_turns, delta_numbers, is_running, kinds, terminal_event};
-use outpost_testkit::Which;
+use outpost_testkit::Half;
 use serde_json::{Value, json};
 
 const KEEP_ALIVE: &str = "[sessions]\nclaude_keep_s = 600\n";
@@ -155,14 +155,14 @@ fn nemesis_no_event_of_a_later_turn_is_lost_with_the_worker() {
     let pid = start_warm(&host, &id);
     let mut stream = host.run(&id, &["init", "count 1 500", "wait @go", "count 501 1000", "result"]);
     stream.event();
-    host.daemon().kill(Which::Worker);
+    host.daemon().kill(Half::Worker);
     host.touch("go");
     let seen = host.client().attach(&id, 3).rest();
     assert_eq!(terminal_event(&seen, 4)["type"], "result");
     assert_eq!(delta_numbers(&seen), (1..=1000).collect::<Vec<u64>>());
     assert_eq!(self::pid(&host, &id, "third"), pid, "the process stays");
     // The next worker does not know the idle process.
-    host.daemon().kill(Which::Worker);
+    host.daemon().kill(Half::Worker);
     host.client().result("health.check", json!({}));
     host.wait("it is gone", || (!is_running(&pid)).then_some(()));
     assert_ne!(start_warm(&host, &id), pid);

@@ -2,7 +2,7 @@
 //! event.
 
 use crate::kit::{Host, check_turns, delta_numbers, is_running, kinds, terminal_event};
-use outpost_testkit::{Noise, Sse, Which};
+use outpost_testkit::{Half, Noise, Sse};
 use serde_json::{Value, json};
 use std::time::Instant;
 
@@ -42,7 +42,7 @@ fn follow_while_killing(host: &Host, seed: u64, times: usize, id: &str) -> Vec<V
             for _ in 0..times {
                 // Status requests serve as a delay.
                 (0..noise.below(40)).for_each(|_| drop(host.daemon().status()));
-                host.daemon().kill(Which::Worker);
+                host.daemon().kill(Half::Worker);
             }
         });
         follow(host, id, &mut all);
@@ -73,8 +73,8 @@ fn nemesis_the_death_of_the_keeper_does_not_affect_a_turn() {
     let mut stream = host.run(&id, &["init", "count 1 1000 300", "wait @go", "count 1001 2000", "result"]);
     let mut all = vec![stream.event()];
     drop(stream);
-    (0..3).for_each(|_| host.daemon().kill(Which::Keeper));
-    host.daemon().kill(Which::Worker);
+    (0..3).for_each(|_| host.daemon().kill(Half::Keeper));
+    host.daemon().kill(Half::Worker);
     host.touch("go");
     follow(&host, &id, &mut all);
     assert_eq!(terminal_event(&all, 1)["type"], "result", "{:?}; {}", all.last(), host.daemon().log());
@@ -107,7 +107,7 @@ fn nemesis_queued_messages_run_once_and_in_order() {
             assert_eq!(kinds(&queued), ["queued"]);
         }
         drop(running);
-        host.daemon().kill(Which::Worker);
+        host.daemon().kill(Half::Worker);
         assert_eq!(host.stats(&id)["userPending"], 7);
         host.touch("go");
         let all = follow_while_killing(&host, 200 + seed, 5, &id);
@@ -135,7 +135,7 @@ fn nemesis_the_next_worker_serves_a_finished_turn_at_once() {
     let host = Host::start();
     let id = host.create();
     let events = host.run(&id, &["ignore-term", "touch @pid", "result", "hang"]).rest();
-    host.daemon().kill(Which::Worker);
+    host.daemon().kill(Half::Worker);
     assert_eq!(host.client().attach(&id, 0).rest(), events);
     assert!(is_running(&host.wait_file("pid")), "the reader must not wait for the exit of the CLI");
     host.wait("its CLI is ended", || (!is_running(&host.wait_file("pid"))).then_some(()));
@@ -151,7 +151,7 @@ fn nemesis_an_interrupt_survives_the_worker() {
     running.event();
     host.run(&id, &["touch @ran", "result"]).rest();
     host.client().result("session.interrupt", json!({ "sessionId": id }));
-    host.daemon().kill(Which::Worker);
+    host.daemon().kill(Half::Worker);
     let mut all = Vec::new();
     follow(&host, &id, &mut all);
     assert_eq!(kinds(&all), ["system", "interrupted", "interrupted"]);
@@ -173,7 +173,7 @@ fn nemesis_destroy_leaves_no_process_though_the_worker_dies() {
             let _lost = std::io::Read::read(&mut &stream, &mut [0; 1]);
         });
         host.wait("it is gone from the list", || host.listed(&id).is_null().then_some(()));
-        host.daemon().kill(Which::Worker);
+        host.daemon().kill(Half::Worker);
         destroying.join().unwrap();
     });
     host.wait("nothing of it runs", || pids.iter().all(|pid| !is_running(pid)).then_some(()));
@@ -190,7 +190,7 @@ fn nemesis_many_sessions_survive_the_worker() {
         drop(host.run(id, &["init", "count 1 400 1000", "result"]));
     }
     for _ in 0..4 {
-        host.daemon().kill(Which::Worker);
+        host.daemon().kill(Half::Worker);
     }
     for id in &ids {
         let mut all = Vec::new();
@@ -217,7 +217,7 @@ fn nemesis_the_send_command_prints_the_whole_answer() {
     // The command must not wait for the next turn.
     let mut other = host.run(&id, &["init", "wait @never"]);
     assert_eq!(other.event()["type"], "queued");
-    (0..3).for_each(|_| host.daemon().kill(Which::Worker));
+    (0..3).for_each(|_| host.daemon().kill(Half::Worker));
     host.touch("go");
     assert!(send.wait().unwrap().success(), "{}", host.daemon().log());
     let all = events();

@@ -113,7 +113,7 @@ pub(super) fn fork(flags: u32) -> Outcome<c_int> {
     let flags = c_ulong::from(flags) | libc::SIGCHLD as c_ulong;
     let none: *mut c_int = ptr::null_mut();
     // SAFETY: without CLONE_VM the child has its own copy of the memory, and runs on a copy of this stack. With
-    // CLONE_FILES the two share the descriptor table, which is not memory. Both go on with system calls only.
+    // CLONE_FILES the two share the descriptor table, which is not memory. Both continue with system calls only.
     number(unsafe { libc::syscall(libc::SYS_clone, flags, none, none, none, none) })
 }
 

@@ -27,7 +27,8 @@ pub(super) unsafe fn call(number: c_long, arguments: [usize; 6]) -> std::result:
 /// Clones a child that calls `entry` with `argument` on the stack that `arguments` name. Returns in the parent only.
 ///
 /// # Safety
-/// With CLONE_VM the child runs beside us in the same memory: `entry` must bear that, and the stack must be its own.
+/// With CLONE_VM the child runs concurrently in the same memory: `entry` must not modify memory that the parent uses,
+/// and the stack must not be used by another thread.
 pub(super) unsafe fn clone3(
     arguments: &CloneArguments,
     entry: extern "C" fn(*const c_void) -> !,

@@ -184,7 +184,7 @@ fn execute(plan: &Plan, own: &OwnFds, confined: Option<&confine::Run<'_>>) -> Ou
         last = errno;
         match errno {
             libc::ENOENT | libc::ENOTDIR => {}
-            // As execvp(3): the search goes on, and the denial is reported at its end.
+            // As execvp(3): the search continues, and the denial is reported at its end.
             libc::EACCES => denied = true,
             other => return Err((step, other, 0)),
         }

@@ -73,7 +73,7 @@ fn messages_keep_their_borders() {
 }
 
 #[test]
-fn a_full_queue_says_so_and_takes_more_later() {
+fn a_full_queue_returns_again_and_accepts_more_later() {
     let (ours, theirs) = pair().unwrap();
     let message = [7; 1000];
     let mut sent = 0;

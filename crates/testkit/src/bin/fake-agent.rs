@@ -26,8 +26,8 @@ const NO_BUBBLEWRAP: &str =
 
 struct Agent {
     arguments: Vec<String>,
-    /// What came by standard input, if it was read.
-    heard: Option<String>,
+    /// The bytes of standard input, if it was read.
+    input: Option<String>,
     session: String,
     /// Kept: while it lives, the signals are blocked.
     _deaf: Option<SignalFd>,
@@ -47,7 +47,7 @@ fn main() {
         Some("--grandchild") => grandchild(&arguments[2], &arguments[3]),
         _ => {}
     }
-    let mut agent = Agent { arguments, heard: None, session: "fake-session".into(), _deaf: None };
+    let mut agent = Agent { arguments, input: None, session: "fake-session".into(), _deaf: None };
     if let Some(id) = agent.argument_after("--resume") {
         agent.session = id;
     }
@@ -78,11 +78,11 @@ fn write_whole(path: &Path, text: &str) {
 
 fn out(bytes: &[u8]) {
     let mut stdout = std::io::stdout().lock();
-    // A reader that is gone is none of our concern: most CLIs go on, too.
+    // As most CLIs, it ignores that the reader is gone.
     let _gone = stdout.write_all(bytes).and_then(|()| stdout.flush());
 }
 
-fn say(line: &Value) {
+fn print_line(line: &Value) {
     out(format!("{line}\n").as_bytes());
 }
 
@@ -125,34 +125,34 @@ impl Agent {
             return prompt.clone();
         }
         if self.argument_after("--input-format").as_deref() == Some("stream-json") {
-            return self.hear_message().expect("a message");
+            return self.read_message().expect("a message");
         }
         let mut text = String::new();
         std::io::stdin().read_to_string(&mut text).unwrap();
-        self.heard = Some(text.clone());
+        self.input = Some(text.clone());
         text
     }
 
-    fn hear_line(&mut self) -> Option<Value> {
+    fn read_line(&mut self) -> Option<Value> {
         let mut line = String::new();
         std::io::stdin().lock().read_line(&mut line).unwrap();
-        self.heard.get_or_insert_default().push_str(&line);
+        self.input.get_or_insert_default().push_str(&line);
         (!line.is_empty()).then(|| serde_json::from_str(&line).unwrap())
     }
 
-    fn hear_message(&mut self) -> Option<String> {
-        let message = self.hear_line()?;
+    fn read_message(&mut self) -> Option<String> {
+        let message = self.read_line()?;
         Some(message["message"]["content"][0]["text"].as_str().unwrap().to_owned())
     }
 
     /// `codex app-server`, one turn after the other until the end of standard input.
     fn serve(&mut self) {
-        while let Some(request) = self.hear_line() {
-            let reply = |result: Value| say(&json!({ "id": request["id"], "result": result }));
+        while let Some(request) = self.read_line() {
+            let reply = |result: Value| print_line(&json!({ "id": request["id"], "result": result }));
             match request["method"].as_str() {
                 Some("initialize") => {
                     reply(json!({ "userAgent": "fake" }));
-                    say(
+                    print_line(
                         &json!({ "method": "configWarning", "params": { "summary": NO_BUBBLEWRAP, "details": null } }),
                     );
                 }
@@ -167,7 +167,7 @@ impl Agent {
                     let prompt = request["params"]["input"][0]["text"].as_str().unwrap().to_owned();
                     self.follow(&prompt);
                     let turn = json!({ "id": "turn", "status": "completed", "error": null });
-                    say(&json!({ "method": "turn/completed", "params": { "turn": turn } }));
+                    print_line(&json!({ "method": "turn/completed", "params": { "turn": turn } }));
                 }
                 _ => {}
             }
@@ -184,7 +184,7 @@ impl Agent {
     }
 
     fn text(&self, text: &str) {
-        say(&assistant(&json!({ "type": "text", "text": text })));
+        print_line(&assistant(&json!({ "type": "text", "text": text })));
     }
 
     fn follow(&mut self, prompt: &str) {
@@ -196,7 +196,7 @@ impl Agent {
 
     /// The prompts of the original's mock.
     fn mock(&self, prompt: &str) {
-        say(&self.init());
+        print_line(&self.init());
         match prompt {
             "error" => {
                 eprintln!("mock error");
@@ -204,24 +204,24 @@ impl Agent {
             }
             "slow" => {
                 for word in ["slow ", "answer"] {
-                    say(&partial(word));
+                    print_line(&partial(word));
                     std::thread::sleep(Duration::from_millis(300));
                 }
                 self.text("slow answer");
             }
             "tools" => {
-                say(&assistant(
+                print_line(&assistant(
                     &json!({ "type": "tool_use", "id": "t1", "name": "Bash", "input": { "command": "ls -la" } }),
                 ));
                 self.text("used a tool");
             }
             other => {
                 let text = other.strip_prefix("echo:").unwrap_or(other);
-                say(&partial(text));
+                print_line(&partial(text));
                 self.text(text);
             }
         }
-        say(&self.result());
+        print_line(&self.result());
     }
 
     /// One step of a script.
@@ -229,15 +229,15 @@ impl Agent {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match word {
             "" => {}
-            "init" => say(&self.init()),
-            "result" => say(&self.result()),
+            "init" => print_line(&self.init()),
+            "result" => print_line(&self.result()),
             // The conversation has this id from now on.
             "session" => rest.clone_into(&mut self.session),
             "fail" => {
                 let failed = json!({ "type": "result", "subtype": "success", "is_error": true, "result": rest, "session_id": self.session });
-                say(&failed);
+                print_line(&failed);
             }
-            "partial" => say(&partial(rest)),
+            "partial" => print_line(&partial(rest)),
             "text" => self.text(rest),
             "line" => out(format!("{rest}\n").as_bytes()),
             // Without an end of line.
@@ -255,7 +255,7 @@ impl Agent {
             "await" => self.await_answer(rest),
             // Follows messages that come later, until there are none, as claude does with lines of JSON.
             "stay" => {
-                while let Some(prompt) = self.hear_message() {
+                while let Some(prompt) = self.read_message() {
                     self.follow(&prompt);
                 }
             }
@@ -276,7 +276,7 @@ impl Agent {
             .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into()))
             .collect();
         let record = json!({
-            "argv": self.arguments, "env": environment, "cwd": std::env::current_dir().unwrap(), "stdin": self.heard,
+            "argv": self.arguments, "env": environment, "cwd": std::env::current_dir().unwrap(), "stdin": self.input,
             "pid": std::process::id(),
         });
         write_whole(Path::new(file), &record.to_string());
@@ -285,7 +285,7 @@ impl Agent {
     /// Waits for the answer to a question and prints it.
     fn await_answer(&mut self, id: &str) {
         loop {
-            let Some(line) = self.hear_line() else {
+            let Some(line) = self.read_line() else {
                 eprintln!("no answer to {id}");
                 std::process::exit(9);
             };
@@ -323,7 +323,7 @@ fn ask(question: &str) {
     let [id, tool, input] = question.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("ask {question}") };
     let input: Value = serde_json::from_str(input).unwrap();
     let request = json!({ "subtype": "can_use_tool", "tool_name": tool, "input": input });
-    say(&json!({ "type": "control_request", "request_id": id, "request": request }));
+    print_line(&json!({ "type": "control_request", "request_id": id, "request": request }));
 }
 
 /// `ID BYTES`: a question about a file with so much in it.

@@ -1,35 +1,35 @@
 //! Anthropic's Messages.
 
+use super::conversation::{Conversation, list, named, string, texts};
 use super::plan::{Piece, Reply};
 use super::shape::{Frame, STREAM_ERROR, Shape, TOKENS_IN, TOKENS_OUT, halves};
-use super::talk::{Talk, list, named, string, texts};
 use serde_json::{Value, json};
 
 pub(super) struct Anthropic;
 
 impl Shape for Anthropic {
-    fn talk(&self, _path: &str, body: &Value) -> Talk {
-        let mut talk = Talk {
+    fn conversation(&self, _path: &str, body: &Value) -> Conversation {
+        let mut conversation = Conversation {
             model: string(&body["model"]),
             streams: body["stream"] == true,
             has_system: !texts(&body["system"]).is_empty(),
             tools: named(list(&body["tools"]).iter().map(|tool| &tool["name"])),
-            said: Vec::new(),
+            messages: Vec::new(),
         };
         for message in list(&body["messages"]).iter().filter(|message| message["role"] == "user") {
             let content = &message["content"];
             if let Some(text) = content.as_str() {
-                talk.prompt(text);
+                conversation.prompt(text);
             }
             // A new prompt may stand behind old results in the same message.
             for block in list(content) {
                 match block["type"].as_str() {
-                    Some("tool_result") => talk.result(&block["content"]),
-                    _ => talk.prompt(block["text"].as_str().unwrap_or_default()),
+                    Some("tool_result") => conversation.result(&block["content"]),
+                    _ => conversation.prompt(block["text"].as_str().unwrap_or_default()),
                 }
             }
         }
-        talk
+        conversation
     }
 
     fn whole(&self, reply: &Reply) -> Value {

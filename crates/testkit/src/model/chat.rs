@@ -1,31 +1,33 @@
 //! OpenAI's Chat Completions.
 
+use super::conversation::{Conversation, list, named, string, texts};
 use super::plan::{Piece, Reply};
 use super::responses::refusal;
 use super::shape::{Frame, STREAM_ERROR, Shape, TOKENS_IN, TOKENS_OUT, halves};
-use super::talk::{Talk, list, named, string, texts};
 use serde_json::{Value, json};
 
 pub(super) struct Chat;
 
 impl Shape for Chat {
-    fn talk(&self, _path: &str, body: &Value) -> Talk {
+    fn conversation(&self, _path: &str, body: &Value) -> Conversation {
         let messages = list(&body["messages"]);
-        let mut talk = Talk {
+        let mut conversation = Conversation {
             model: string(&body["model"]),
             streams: body["stream"] == true,
             has_system: messages.iter().any(|message| message["role"] == "system"),
             tools: named(list(&body["tools"]).iter().map(|tool| &tool["function"]["name"])),
-            said: Vec::new(),
+            messages: Vec::new(),
         };
         for message in messages {
             match message["role"].as_str() {
-                Some("user") => texts(&message["content"]).into_iter().for_each(|text| talk.prompt(text)),
-                Some("tool") => talk.result(&message["content"]),
+                Some("user") => {
+                    texts(&message["content"]).into_iter().for_each(|text| conversation.prompt(text))
+                }
+                Some("tool") => conversation.result(&message["content"]),
                 _ => {}
             }
         }
-        talk
+        conversation
     }
 
     fn whole(&self, reply: &Reply) -> Value {

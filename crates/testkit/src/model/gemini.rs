@@ -1,35 +1,35 @@
 //! Gemini's generateContent and streamGenerateContent.
 
+use super::conversation::{Conversation, list, named, texts};
 use super::plan::{Piece, Reply};
 use super::shape::{Frame, STREAM_ERROR, Shape, TOKENS_IN, TOKENS_OUT};
-use super::talk::{Talk, list, named, texts};
 use serde_json::{Value, json};
 
 pub(super) struct Gemini;
 
 impl Shape for Gemini {
-    fn talk(&self, path: &str, body: &Value) -> Talk {
+    fn conversation(&self, path: &str, body: &Value) -> Conversation {
         let (model, method) =
             path.rsplit('/').next().and_then(|last| last.split_once(':')).unwrap_or_default();
         let declarations = list(&body["tools"]).iter().flat_map(|tool| list(&tool["functionDeclarations"]));
-        let mut talk = Talk {
+        let mut conversation = Conversation {
             model: model.to_owned(),
             streams: method.starts_with("stream"),
             has_system: !texts(&body["systemInstruction"]["parts"]).is_empty(),
             tools: named(declarations.map(|declaration| &declaration["name"])),
-            said: Vec::new(),
+            messages: Vec::new(),
         };
         let contents = list(&body["contents"]).iter().filter(|content| content["role"] != "model");
         // Prompts that follow each other are parts of one content.
         for part in contents.flat_map(|content| list(&content["parts"])) {
             let response = &part["functionResponse"]["response"];
             if response.is_null() {
-                talk.prompt(part["text"].as_str().unwrap_or_default());
+                conversation.prompt(part["text"].as_str().unwrap_or_default());
             } else {
-                talk.result(response.get("output").or(response.get("error")).unwrap_or(response));
+                conversation.result(response.get("output").or(response.get("error")).unwrap_or(response));
             }
         }
-        talk
+        conversation
     }
 
     fn whole(&self, reply: &Reply) -> Value {

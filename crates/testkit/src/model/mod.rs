@@ -6,13 +6,13 @@
 
 mod anthropic;
 mod chat;
+mod conversation;
 mod directive;
 mod gemini;
 mod plan;
 mod responses;
 mod serve;
 mod shape;
-mod talk;
 #[cfg(test)]
 mod tests;
 

@@ -1,7 +1,7 @@
 //! What the fake model answers: the directives of the last prompt carried out, still without the words of any API.
 
+use super::conversation::Conversation;
 use super::directive::{Directive, parse};
-use super::talk::Talk;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -51,25 +51,25 @@ pub(super) struct Plan {
 }
 
 /// `tries` counts the requests for each prompt that fails at first; `id` is new for every request.
-pub(super) fn plan(talk: &Talk, tries: &mut HashMap<String, u32>, id: &str) -> Plan {
-    if talk.model.contains("no-such") {
-        return refuse(404, format!("model: {} does not exist", talk.model));
+pub(super) fn plan(conversation: &Conversation, tries: &mut HashMap<String, u32>, id: &str) -> Plan {
+    if conversation.model.contains("no-such") {
+        return refuse(404, format!("model: {} does not exist", conversation.model));
     }
-    let prompts = talk.prompts();
+    let prompts = conversation.prompts();
     let prompt = prompts.last().copied().unwrap_or_default();
     let (directives, around) = parse(prompt);
     let mut reply = Reply {
         id: id.to_owned(),
-        model: talk.model.clone(),
+        model: conversation.model.clone(),
         pieces: Vec::new(),
         apart: APART,
         breaks: None,
     };
-    if talk.is_aside() {
+    if conversation.is_aside() {
         reply.pieces.push(text("A fake title"));
         return Plan { after: Duration::ZERO, outcome: Outcome::Answer(reply) };
     }
-    let results = talk.results();
+    let results = conversation.results();
     if !results.is_empty() {
         let texts = results.iter().map(|result| short(result)).collect::<Vec<_>>().join(" | ");
         reply.pieces.push(Piece::Text(vec!["Tool returned: ".into(), texts, ". ".into(), "Done.".into()]));
@@ -103,7 +103,7 @@ pub(super) fn plan(talk: &Talk, tries: &mut HashMap<String, u32>, id: &str) -> P
             ])),
             Directive::Text(words) => answers.push(text(&words)),
             Directive::Shell(_) | Directive::Write { .. } | Directive::Call { .. } => {
-                calls.push(call(talk, directive, format!("call_{id}_{}", calls.len())));
+                calls.push(call(conversation, directive, format!("call_{id}_{}", calls.len())));
             }
         }
     }
@@ -133,9 +133,10 @@ fn short(text: &str) -> String {
 }
 
 /// A call of the tool that this CLI has for it.
-fn call(talk: &Talk, directive: Directive, id: String) -> Piece {
-    let offered =
-        |names: &[&str]| names.iter().find(|name| talk.tool(name).is_some()).map(|name| (*name).to_owned());
+fn call(conversation: &Conversation, directive: Directive, id: String) -> Piece {
+    let offered = |names: &[&str]| {
+        names.iter().find(|name| conversation.tool(name).is_some()).map(|name| (*name).to_owned())
+    };
     let wanted = match directive {
         Directive::Shell(command) => offered(&["Bash", "bash", "run_shell_command", "exec_command"])
             .map(|tool| (shell_arguments(&tool, &command), tool)),
@@ -149,7 +150,7 @@ fn call(talk: &Talk, directive: Directive, id: String) -> Piece {
     let Some((arguments, tool)) = wanted else {
         return text("No tool that can do this was offered.");
     };
-    let freeform = talk.tool(&tool).is_some_and(|tool| tool.freeform);
+    let freeform = conversation.tool(&tool).is_some_and(|tool| tool.freeform);
     Piece::Call { id, tool, arguments, freeform }
 }
 

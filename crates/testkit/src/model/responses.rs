@@ -1,39 +1,41 @@
 //! OpenAI's Responses.
 
+use super::conversation::{Conversation, Tool, list, string, texts};
 use super::plan::{Piece, Reply};
 use super::shape::{Frame, STREAM_ERROR, Shape, TOKENS_IN, TOKENS_OUT, halves};
-use super::talk::{Talk, Tool, list, string, texts};
 use serde_json::{Value, json};
 
 pub(super) struct Responses;
 
 impl Shape for Responses {
-    fn talk(&self, _path: &str, body: &Value) -> Talk {
+    fn conversation(&self, _path: &str, body: &Value) -> Conversation {
         let tools = list(&body["tools"]).iter().filter_map(|tool| {
             Some(Tool { name: tool["name"].as_str()?.to_owned(), freeform: tool["type"] == "custom" })
         });
         let input = list(&body["input"]);
         let is_system = |item: &Value| item["role"] == "system" || item["role"] == "developer";
-        let mut talk = Talk {
+        let mut conversation = Conversation {
             model: string(&body["model"]),
             streams: body["stream"] == true,
             has_system: !texts(&body["instructions"]).is_empty() || input.iter().any(is_system),
             tools: tools.collect(),
-            said: Vec::new(),
+            messages: Vec::new(),
         };
         if let Some(text) = body["input"].as_str() {
-            talk.prompt(text);
+            conversation.prompt(text);
         }
         for item in input {
             match item["type"].as_str() {
-                Some("function_call_output" | "custom_tool_call_output") => talk.result(&item["output"]),
+                Some("function_call_output" | "custom_tool_call_output") => {
+                    conversation.result(&item["output"])
+                }
                 _ if item["role"] == "user" => {
-                    texts(&item["content"]).into_iter().for_each(|text| talk.prompt(text));
+                    texts(&item["content"]).into_iter().for_each(|text| conversation.prompt(text));
                 }
                 _ => {}
             }
         }
-        talk
+        conversation
     }
 
     fn whole(&self, reply: &Reply) -> Value {

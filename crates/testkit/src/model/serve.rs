@@ -116,15 +116,15 @@ async fn speak(
     if keys.iter().any(|name| request.header(name).is_some_and(|key| key.contains("bad"))) {
         return whole(401, &shape.refusal(401, "invalid api key"));
     }
-    let talk = shape.talk(path, &request.body);
+    let conversation = shape.conversation(path, &request.body);
     let Plan { after, outcome } = {
         let mut tries = shared.tries.lock().unwrap_or_else(PoisonError::into_inner);
-        plan(&talk, &mut tries, &shared.next_id())
+        plan(&conversation, &mut tries, &shared.next_id())
     };
     tokio::time::sleep(after).await;
     match outcome {
         Outcome::Refuse { status, message } => whole(status, &shape.refusal(status, &message)),
-        Outcome::Answer(reply) if talk.streams => stream(shape, reply),
+        Outcome::Answer(reply) if conversation.streams => stream(shape, reply),
         Outcome::Answer(reply) => whole(200, &shape.whole(&reply)),
     }
 }

@@ -1,7 +1,7 @@
 //! What differs between the model APIs, so that one server implements them all.
 
+use super::conversation::Conversation;
 use super::plan::Reply;
-use super::talk::Talk;
 use serde_json::Value;
 
 /// Token counts reported in every answer.
@@ -31,7 +31,7 @@ impl Frame {
 }
 
 pub(super) trait Shape: Sync {
-    fn talk(&self, path: &str, body: &Value) -> Talk;
+    fn conversation(&self, path: &str, body: &Value) -> Conversation;
 
     /// The answer to a request that does not stream.
     fn whole(&self, reply: &Reply) -> Value;

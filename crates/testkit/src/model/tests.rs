@@ -219,7 +219,7 @@ fn a_side_request_of_a_cli_carries_out_no_directive() {
 }
 
 #[test]
-fn history_tells_what_was_said_before() {
+fn history_lists_the_earlier_prompts_and_replies() {
     let model = Model::start();
     let seen_text = ["first", "<environment_context>x", "second", "[[history]]"];
     let messages = seen_text.map(|text| json!({"role": "user", "content": text}));

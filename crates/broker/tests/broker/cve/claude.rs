@@ -99,7 +99,7 @@ fn claude_code_cve_2025_65099_and_59536_codex_cve_2025_61260_project_files_run_b
         json!({"cwd": project, "rules": project.join("rules.toml"), "config": project.join("outpost.toml")});
     fixture.ask_and_withdraw(&with(plain("a", json!([["true"]])), more.clone()));
     // A new worker ignores them, too.
-    fixture.daemon().kill(outpost_testkit::Which::Worker);
+    fixture.daemon().kill(outpost_testkit::Half::Worker);
     let mut fixture = fixture.reconnect_approver();
     fixture.ask_and_withdraw(&with(plain("b", json!([["true"]])), more));
     assert!(!note.exists());

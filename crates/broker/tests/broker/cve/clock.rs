@@ -97,7 +97,7 @@ fn sudo_cve_2013_1775_clock_set_to_the_epoch() {
     set(-86_400);
     fixture.ask_and_withdraw(&at("fourth", -86_400, json!(["printf", "x"])));
     // The next worker has the same state.
-    fixture.daemon().kill(outpost_testkit::Which::Worker);
+    fixture.daemon().kill(outpost_testkit::Half::Worker);
     let mut fixture = fixture.reconnect_approver();
     assert_eq!(fixture.refused(&at("first", -86_400, json!(["printf", "x"]))), "duplicate request id: first");
     fixture.ask_and_withdraw(&at("fifth", -86_400, json!(["printf", "x"])));

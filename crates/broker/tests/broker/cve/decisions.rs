@@ -96,7 +96,7 @@ fn openclaw_cve_2026_28466_approval_fields_from_the_caller() {
         json!({"do": "decide", "statement": unsigned, "signature": denial["signature"]}),
         own_key.decision(&host, &question, &allow),
         json!({"do": "revoke", "id": question["id"]}),
-        own_key.enrolment(&host),
+        own_key.enrollment(&host),
         json!({"do": "change_key", "statement": unsigned, "signature": denial["signature"]}),
         json!({"do": "enroll"}),
         json!({"do": "enroll", "force": true}),

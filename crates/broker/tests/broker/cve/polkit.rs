@@ -76,7 +76,7 @@ fn polkit_cve_2021_3560_caller_gone_is_taken_for_root() {
 
 /// The broker socket serves only the daemon's user, and not even root. The approvals socket refuses other users.
 #[test]
-fn polkit_cve_2021_3560_another_user_is_nobody() {
+fn polkit_cve_2021_3560_another_user_is_refused() {
     require!(outpost_testkit::root());
     const OWN: u32 = 65_534;
     const OTHER: u32 = 65_533;

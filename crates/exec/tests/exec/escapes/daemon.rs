@@ -178,7 +178,7 @@ fn a_protected_name_that_is_a_link_is_refused() {
 
 /// A lock on the placeholder of a missing name, taken by a process with read access only.
 #[test]
-fn a_reader_that_locks_a_held_name_keeps_nobody_waiting() {
+fn a_lock_by_a_reader_does_not_block_other_commands() {
     outpost_testkit::require!(crate::table::skip_on_original());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);

@@ -17,7 +17,7 @@ fn with_env(mut params: Value, name: &str, value: &str) -> Value {
 
 /// The loader writes a trace to a file of its choice: an unconfined process with the variable would leave one.
 #[test]
-fn what_the_loader_is_told_reaches_nobody_before_the_sandbox() {
+fn loader_variables_take_effect_only_inside_the_sandbox() {
     outpost_testkit::require!(crate::table::skip_on_original());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
@@ -30,7 +30,7 @@ fn what_the_loader_is_told_reaches_nobody_before_the_sandbox() {
             params = with_env(params, "LD_PRELOAD", "/lib/outpost-none.so");
             let outcome = scene.report(&params);
             let left = std::fs::read_dir(&inner).unwrap().count();
-            // The loader complains of what it cannot write or find, and goes on.
+            // The loader reports what it cannot write or find, and continues.
             assert!(outcome.contains("ran"), "{limits:?}: {outcome}");
             assert_eq!(
                 left > 0,

@@ -345,6 +345,6 @@ const EVERYTHING: &[Attempt] = &[
 ];
 
 #[test]
-fn even_who_may_write_everything_does_not_write_the_kernel() {
+fn full_write_access_does_not_include_the_kernel() {
     check(EVERYTHING);
 }

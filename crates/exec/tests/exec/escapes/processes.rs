@@ -181,7 +181,7 @@ fn the_first_process_of_a_sandbox_cannot_be_driven() {
     check(FIRST);
 }
 
-/// Ways of talking that have names of their own: made without a sandbox, looked for in one.
+/// IPC objects with names of their own: created without a sandbox, looked up in one.
 #[test]
 fn shared_memory_semaphores_and_queues_of_the_host_are_not_found() {
     outpost_testkit::require!(crate::table::skip_on_original());

@@ -30,9 +30,9 @@ const PRELUDE: &str = r#"
         $! = $error; $r == -1 ? 0 : $r || "0 but true"
     }
     sub opened { my ($path, $flags, $mode) = @_; my $file; sysopen($file, $path, $flags, $mode // 0644) ? $file : 0 }
-    # For what must not be tried where it could succeed.
     # The first process of a sandbox; without one, a process of the host.
     sub first { -d "/proc/$pid" ? $pid : 1 }
+    # Guards attempts that would harm the host if they succeeded.
     sub inside { -d "/proc/$pid" and die "not confined" }
     sub put { my $file = opened($_[0], 02001 | 0100) or return 0; syswrite($file, $_[1] // "x\n") }
 "#;
@@ -87,11 +87,11 @@ impl Scene {
             let open = std::fs::Permissions::from_mode(0o777);
             std::fs::set_permissions(outside.join(socket), open).unwrap();
         }
-        scene.furnish();
+        scene.create_files();
         scene
     }
 
-    fn furnish(&self) {
+    fn create_files(&self) {
         self.host.file("outside/victim", INTACT);
         self.host.dir("outside/inner");
         self.host.file("cwd/.git/config", CONFIG);
@@ -191,15 +191,15 @@ impl Scene {
         check("cores of the host go elsewhere", read("/proc/sys/kernel/core_pattern") == self.core_pattern);
         let null = std::fs::metadata("/dev/null").unwrap().mode();
         check(&format!("/dev/null is {null:o}"), null == 0o20666);
-        let came = self.came();
-        check(&format!("something came by {came:?}"), came.is_empty());
+        let contacted = self.contacted_sockets();
+        check(&format!("something reached {contacted:?}"), contacted.is_empty());
         harm
     }
 
-    /// The sockets that something has come by.
-    pub(crate) fn came(&self) -> Vec<&'static str> {
+    /// The sockets outside that a command has reached.
+    pub(crate) fn contacted_sockets(&self) -> Vec<&'static str> {
         let mut bytes = [0; 64];
-        let by = [
+        let sockets = [
             ("TCP", self.tcp.accept().is_ok()),
             ("TCP over IPv6", self.tcp6.as_ref().is_some_and(|tcp| tcp.accept().is_ok())),
             ("UDP", self.udp.recv(&mut bytes).is_ok()),
@@ -207,7 +207,7 @@ impl Scene {
             ("an abstract socket", self.abstract_stream.accept().is_ok()),
             ("a datagram socket", self.datagram.recv(&mut bytes).is_ok()),
         ];
-        by.into_iter().filter(|(_, came)| *came).map(|(by, _)| by).collect()
+        sockets.into_iter().filter(|(_, contacted)| *contacted).map(|(socket, _)| socket).collect()
     }
 
     /// Takes away what an attempt left where it was allowed to.
@@ -242,10 +242,10 @@ impl Scene {
             let _directory = std::fs::remove_file(entry.path());
             let _gone = std::fs::remove_dir_all(entry.path());
         }
-        self.furnish();
+        self.create_files();
         self.end_victim();
         self.victim = victim(self.uid);
-        while !self.came().is_empty() {
+        while !self.contacted_sockets().is_empty() {
             outpost_testkit::pause();
         }
     }

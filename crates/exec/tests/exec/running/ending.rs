@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// "killed by signal / terminate, pipe: -1".
 #[test]
-fn an_exit_code_is_told_and_a_signal_is_minus_one() {
+fn the_exit_code_is_reported_and_a_signal_is_minus_one() {
     check_exec(
         &mut server(),
         vec![
@@ -28,7 +28,7 @@ fn an_exit_code_is_told_and_a_signal_is_minus_one() {
 
 /// Behind the three that every client knows.
 #[test]
-fn what_the_code_cannot_say_is_told_beside_it() {
+fn the_reply_has_members_for_what_the_exit_code_cannot_express() {
     outpost_testkit::require!(crate::table::skip_on_original());
     let mut server = server();
     let mut run = |params: &Value| server.exec(params);

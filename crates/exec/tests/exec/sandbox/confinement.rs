@@ -185,7 +185,7 @@ fn root_does_not_get_out() {
 
 /// The reply reports the active layers after the three members of the original.
 #[test]
-fn the_layers_of_a_sandbox_are_told() {
+fn the_reply_lists_the_layers_of_the_sandbox() {
     outpost_testkit::require!(crate::table::skip_on_original());
     let mut server = server();
     let result = server.exec(&read_only(sh("true")));

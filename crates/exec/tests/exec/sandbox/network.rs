@@ -51,7 +51,7 @@ fn the_network_is_off_unless_it_is_asked_for() {
     });
 }
 
-/// A value that the client sets itself does not lie.
+/// The client cannot set the variable to another value or remove it.
 #[test]
 fn the_variable_cannot_be_overruled() {
     let mut host = Host::start(&outpost_testkit::Options::default());

@@ -81,7 +81,7 @@ fn an_entry_for_a_protected_name_replaces_the_default() {
 }
 
 #[test]
-fn special_paths_are_where_they_say() {
+fn special_paths_resolve_to_their_directories() {
     for_each_user(|options| {
         let tmpdir = tempfile::Builder::new().prefix("outpost-exec-").tempdir_in("/var/tmp").unwrap();
         std::os::unix::fs::chown(tmpdir.path(), options.uid, options.uid).unwrap();

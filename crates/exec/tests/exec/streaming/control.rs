@@ -10,7 +10,7 @@ const TERMINATE: &str = "command/exec/terminate";
 const RESIZE: &str = "command/exec/resize";
 
 #[test]
-fn an_id_that_nobody_has_is_named() {
+fn an_unknown_process_id_is_named_in_the_error() {
     let mut server = server();
     // Ids that a server would give by itself reach nothing.
     let id = server.request("command/exec", &sh("exec sleep 2"));
@@ -73,7 +73,7 @@ fn terminate_kills_the_whole_group_at_once() {
 
 /// "a second one gets "no longer running" or "no active …"".
 #[test]
-fn an_ended_command_is_told_from_one_that_never_was_or_not_at_all() {
+fn terminate_after_the_end_reports_an_ended_or_unknown_process() {
     let mut server = server();
     let id = server.request("command/exec", &streamed("p", "exec sleep 1000"));
     let first = server.request(TERMINATE, &json!({"processId": "p"}));

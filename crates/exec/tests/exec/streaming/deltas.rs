@@ -50,7 +50,7 @@ fn output_is_not_held_back_until_there_is_more() {
 
 /// "exactly once per stream, when the cumulated bytes *equal* the cap, even if nothing was truncated".
 #[test]
-fn the_cap_is_told_once_for_each_stream_that_reaches_it() {
+fn each_stream_reports_its_cap_once() {
     let rows = [
         (4, "printf abc", vec![("abc", false)]),
         (3, "printf abc", vec![("abc", true)]),

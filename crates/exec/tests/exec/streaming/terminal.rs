@@ -141,7 +141,7 @@ fn ends_on_a_terminal() {
 }
 
 #[test]
-fn the_signal_that_ended_a_command_on_a_terminal_is_told() {
+fn the_reply_names_the_signal_that_ended_a_command_on_a_terminal() {
     outpost_testkit::require!(crate::table::skip_on_original());
     let mut server = server();
     let result = server.exec(&on_terminal("p", "kill -TERM $$"));
@@ -164,7 +164,7 @@ fn a_background_child_does_not_keep_a_terminal() {
 
 /// The original starts it in the home directory without a word.
 #[test]
-fn a_directory_that_is_missing_is_told_on_a_terminal_too() {
+fn a_missing_directory_is_an_error_on_a_terminal_too() {
     outpost_testkit::require!(crate::table::skip_on_original());
     let mut server = server();
     let params = with(on_terminal("p", "touch made"), json!({"cwd": "/no/such/directory"}));

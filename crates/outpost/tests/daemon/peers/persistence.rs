@@ -4,7 +4,7 @@ use super::{CLIENT, Cgroups, DAEMON_UID, Host, KillOnDrop, cgroup_root, refused,
 use crate::support::outpost;
 use outpost_sys::pidfd;
 use outpost_sys::signal::Signal;
-use outpost_testkit::{Which, require};
+use outpost_testkit::{Half, require};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -117,11 +117,11 @@ type DaemonEvent = (&'static str, fn(&Host));
 /// Events of keeper and worker while a sandboxed process runs, in order.
 const DAEMON_EVENTS: [DaemonEvent; 6] = [
     ("nothing yet", |_| {}),
-    ("the worker is killed", |host| host.daemon.kill(Which::Worker)),
-    ("the keeper is killed", |host| host.daemon.kill(Which::Keeper)),
-    ("the next worker is killed", |host| host.daemon.kill(Which::Worker)),
+    ("the worker is killed", |host| host.daemon.kill(Half::Worker)),
+    ("the keeper is killed", |host| host.daemon.kill(Half::Keeper)),
+    ("the next worker is killed", |host| host.daemon.kill(Half::Worker)),
     ("the daemon is upgraded", |host| host.daemon.upgrade(outpost())),
-    ("the upgraded worker is killed", |host| host.daemon.kill(Which::Worker)),
+    ("the upgraded worker is killed", |host| host.daemon.kill(Half::Worker)),
 ];
 
 #[test]

@@ -73,9 +73,9 @@ def remove_approvers():
 
 
 def plant_approvers():
-    enrolment = dict(site['requests']['enrolment'][0])
-    del enrolment['do']
-    write(site['state'] + '/approvals/approvers.jsonl', json.dumps(enrolment) + '\n')
+    enrollment = dict(site['requests']['enrollment'][0])
+    del enrollment['do']
+    write(site['state'] + '/approvals/approvers.jsonl', json.dumps(enrollment) + '\n')
     restart()
 
 

@@ -156,7 +156,7 @@ impl Site {
         let approvals = self.runtime().join("approvals.sock");
         let host = ask(&approvals, &hello());
         if self.mode == Mode::Personal {
-            assert_eq!(ask(&approvals, &key.enrolment(&host))["is"], "key_changed");
+            assert_eq!(ask(&approvals, &key.enrollment(&host))["is"], "key_changed");
         }
         let allow = json!({ "allow": true });
         let mut first = self.send("first", &["id"]);
@@ -194,7 +194,7 @@ impl Site {
             "replay": [earlier, decide(&statement(&allow), &earlier["signature"])],
             "elsewhere": [key.signed_decision(&elsewhere)],
             "late": [key.signed_decision(&late)],
-            "enrolment": [unenrolled.enrolment(host), unenrolled.decision(host, question, &allow)],
+            "enrollment": [unenrolled.enrollment(host), unenrolled.decision(host, question, &allow)],
         });
         let status = self.decider().status();
         let (etc, state) = match &self.guard {

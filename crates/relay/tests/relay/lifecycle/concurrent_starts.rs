@@ -88,7 +88,7 @@ fn a_daemon_that_deletes_its_records_keeps_those_of_the_next() {
     super::write_stdin(&mut relay.connect(), "q", b"second\n");
     let mut follower = super::Follower::new(&relay.socket(), "q");
     assert_eq!((follower.read_to_exit(), follower.text()), (8, "first\nsecond\n"));
-    relay.kill(outpost_testkit::Which::Worker);
+    relay.kill(outpost_testkit::Half::Worker);
     let mut follower = super::Follower::new(&relay.socket(), "q");
     assert_eq!(
         (follower.read_to_exit(), follower.text()),

@@ -1,7 +1,7 @@
 //! Killed workers and keepers, and a replaced binary: clients that reconnect lose no data.
 
 use super::{Follower, Gate, base64, is_alive, result, spawn_sh, text};
-use outpost_testkit::{Noise, Relay, RelayClient, Which};
+use outpost_testkit::{Half, Noise, Relay, RelayClient};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
@@ -57,16 +57,16 @@ fn assert_streams_survive(disrupt: impl Fn(&Relay)) {
 
 #[test]
 fn streams_survive_killed_workers_nemesis() {
-    assert_streams_survive(|relay| (0..5).for_each(|_| relay.kill(Which::Worker)));
+    assert_streams_survive(|relay| (0..5).for_each(|_| relay.kill(Half::Worker)));
 }
 
 #[test]
 fn streams_survive_killed_keepers_nemesis() {
     // A killed keeper closes no connection, so a worker is killed too.
     assert_streams_survive(|relay| {
-        (0..3).for_each(|_| relay.kill(Which::Keeper));
-        relay.kill(Which::Worker);
-        relay.kill(Which::Keeper);
+        (0..3).for_each(|_| relay.kill(Half::Keeper));
+        relay.kill(Half::Worker);
+        relay.kill(Half::Keeper);
     });
 }
 
@@ -127,7 +127,7 @@ fn stdin_with_offsets_arrives_exactly_once_over_killed_workers_nemesis() {
     });
     let mut kills = 0;
     while !feeding.is_finished() {
-        relay.kill(if kills % 4 == 3 { Which::Keeper } else { Which::Worker });
+        relay.kill(if kills % 4 == 3 { Half::Keeper } else { Half::Worker });
         kills += 1;
     }
     let connections = feeding.join().unwrap();

@@ -3,7 +3,7 @@
 use super::{Follower, Gate, is_alive, is_keeping, result, spawn_sh, stop_with, wait_until, write_stdin};
 use outpost_sys::pidfd;
 use outpost_sys::signal::Signal;
-use outpost_testkit::{Relay, RelayClient, TOKEN, Which};
+use outpost_testkit::{Half, Relay, RelayClient, TOKEN};
 use std::path::PathBuf;
 
 const FLAGS: &[&str] = &["-keep-children"];
@@ -151,15 +151,15 @@ fn a_process_outlives_sigint_with_its_stdio() {
 
 #[test]
 fn a_kept_process_survives_killed_workers_nemesis() {
-    keep_over_restart(StopMethod::Stop, |relay| (0..2).for_each(|_| relay.kill(Which::Worker)));
+    keep_over_restart(StopMethod::Stop, |relay| (0..2).for_each(|_| relay.kill(Half::Worker)));
 }
 
 #[test]
 fn a_kept_process_survives_a_killed_keeper_nemesis() {
     keep_over_restart(StopMethod::Signal(Signal::TERM), |relay| {
-        relay.kill(Which::Keeper);
-        relay.kill(Which::Worker);
-        relay.kill(Which::Keeper);
+        relay.kill(Half::Keeper);
+        relay.kill(Half::Worker);
+        relay.kill(Half::Keeper);
     });
 }
 

@@ -73,8 +73,8 @@ fn the_daemon_exits_with_the_last_kept_process_also_after_crashes_nemesis() {
     relay.serve(FLAGS);
     spawn_sh(&mut relay.connect(), "p", SCRIPT);
     stop_keeping(&relay, StopMethod::Stop, TOKEN);
-    relay.kill(outpost_testkit::Which::Worker);
-    relay.kill(outpost_testkit::Which::Keeper);
+    relay.kill(outpost_testkit::Half::Worker);
+    relay.kill(outpost_testkit::Half::Keeper);
     let parts = daemon_pidfds(&relay);
     gate.open();
     parts.iter().for_each(|part| assert_exits(part, "a daemon without kept processes"));

@@ -38,7 +38,7 @@ fn the_first_spawn_already_uses_the_login_path() {
     assert_eq!(client.call("process.spawn", &params.to_string()), r#""result":{"success":true}"#);
     let mut follower = Follower::new(&relay.socket(), "q");
     assert_eq!((follower.read_to_exit(), follower.text()), (0, "/nowhere\n"));
-    relay.kill(outpost_testkit::Which::Worker);
+    relay.kill(outpost_testkit::Half::Worker);
     relay.connect().call("process.spawn", r#"{"id":"r","command":"greet"}"#);
     let mut follower = Follower::new(&relay.socket(), "r");
     assert_eq!((follower.read_to_exit(), follower.text()), (0, path.as_str()), "in the next worker");

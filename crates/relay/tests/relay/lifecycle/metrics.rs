@@ -1,7 +1,7 @@
 //! `-metrics-addr`: the Prometheus endpoint.
 
 use super::{Follower, wait_until, write_stdin};
-use outpost_testkit::{Relay, TOKEN, Which};
+use outpost_testkit::{Half, Relay, TOKEN};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
@@ -146,9 +146,9 @@ fn every_new_worker_serves_metrics() {
     let address = free_address();
     relay.serve(&["-metrics-addr", &address]);
     metrics(&address);
-    relay.kill(Which::Worker);
+    relay.kill(Half::Worker);
     metrics(&address);
-    relay.kill(Which::Keeper);
+    relay.kill(Half::Keeper);
     metrics(&address);
     // The new worker starts while the old one still listens.
     super::crashes::upgrade(&relay);

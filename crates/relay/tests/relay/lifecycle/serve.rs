@@ -172,7 +172,7 @@ fn the_basic_flow_works_for_an_unprivileged_user() {
     spawn_sh(&mut client, "p", "id -u; echo started; read line; echo got $line; exit 4");
     let mut follower = Follower::new(&relay.socket(), "p");
     follower.read_until("started\n");
-    relay.kill(outpost_testkit::Which::Worker);
+    relay.kill(outpost_testkit::Half::Worker);
     super::write_stdin(&mut relay.connect(), "p", b"this\n");
     assert_eq!(follower.read_to_exit(), 4);
     assert_eq!(follower.text(), "65534\nstarted\ngot this\n");

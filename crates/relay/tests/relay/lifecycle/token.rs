@@ -150,8 +150,8 @@ fn the_token_is_in_no_environment_command_line_or_log() {
         assert!(!environment.split(|byte| *byte == 0).any(|entry| entry.starts_with(b"CLAUDE_RPC_TOKEN")));
     }
     // The same holds for the next worker and keeper.
-    relay.kill(outpost_testkit::Which::Worker);
-    relay.kill(outpost_testkit::Which::Keeper);
+    relay.kill(outpost_testkit::Half::Worker);
+    relay.kill(outpost_testkit::Half::Keeper);
     let status = relay.status().unwrap();
     for pid in [status.keeper_pid, status.worker_pid] {
         let found = fs::read(format!("/proc/{pid}/environ")).unwrap();

@@ -1,12 +1,13 @@
-//! The sandboxes of one face: what their policies have in common, and the host that enforces them.
+//! The sandbox builder of a face: what the policies have in common, and the host that enforces them.
 
 use crate::{Confinement, Context, Host, Plan, Policy, PrivatePaths, Result, plan, sweep};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Once, PoisonError};
 
-/// Plans and builds sandboxes in which the daemon's private paths are hidden.
+/// Plans and builds the sandboxes of one face. They hide the daemon's private paths.
 #[derive(Debug)]
-pub struct Sandboxes {
+pub struct SandboxBuilder {
+    /// The directory in which placeholders are recorded, so that those of earlier processes can be removed.
     state: PathBuf,
     private: PrivatePaths,
     /// Set when placeholders of earlier processes have been removed.
@@ -14,10 +15,10 @@ pub struct Sandboxes {
     host: Mutex<Option<Arc<Host>>>,
 }
 
-impl Sandboxes {
-    /// `state` is as for [`Host::probe`].
-    pub fn new(state: PathBuf, private: PrivatePaths) -> Sandboxes {
-        Sandboxes { state, private, swept: Once::new(), host: Mutex::new(None) }
+impl SandboxBuilder {
+    /// `state` is the state directory of the daemon. Placeholders are recorded in it.
+    pub fn new(state: PathBuf, private: PrivatePaths) -> SandboxBuilder {
+        SandboxBuilder { state, private, swept: Once::new(), host: Mutex::new(None) }
     }
 
     /// The hidden paths that exist now.

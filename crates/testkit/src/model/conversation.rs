@@ -1,4 +1,4 @@
-//! A conversation as the fake model sees it, whatever API it came by.
+//! A conversation with the fake model, independent of its API.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ const NOT_OF_THE_USER: [&str; 6] = [
     "[Request interrupted",
 ];
 
-pub(super) enum Said {
+pub(super) enum Message {
     Prompt(String),
     ToolResult(String),
 }
@@ -23,15 +23,15 @@ pub(super) struct Tool {
     pub(super) freeform: bool,
 }
 
-pub(super) struct Talk {
+pub(super) struct Conversation {
     pub(super) model: String,
     pub(super) streams: bool,
     pub(super) has_system: bool,
     pub(super) tools: Vec<Tool>,
-    pub(super) said: Vec<Said>,
+    pub(super) messages: Vec<Message>,
 }
 
-impl Talk {
+impl Conversation {
     /// CLIs ask for titles and summaries beside the conversation. They offer no tools then; what we ask by hand has no
     /// system prompt.
     pub(super) fn is_aside(&self) -> bool {
@@ -39,18 +39,18 @@ impl Talk {
     }
 
     pub(super) fn prompts(&self) -> Vec<&str> {
-        let prompts = self.said.iter().filter_map(|said| match said {
-            Said::Prompt(text) => Some(text.as_str()),
-            Said::ToolResult(_) => None,
+        let prompts = self.messages.iter().filter_map(|message| match message {
+            Message::Prompt(text) => Some(text.as_str()),
+            Message::ToolResult(_) => None,
         });
         prompts.collect()
     }
 
     /// Of the tools that were called since the last prompt.
     pub(super) fn results(&self) -> Vec<&str> {
-        let since = self.said.iter().rev().map_while(|said| match said {
-            Said::Prompt(_) => None,
-            Said::ToolResult(text) => Some(text.as_str()),
+        let since = self.messages.iter().rev().map_while(|message| match message {
+            Message::Prompt(_) => None,
+            Message::ToolResult(text) => Some(text.as_str()),
         });
         let mut results: Vec<&str> = since.collect();
         results.reverse();
@@ -64,12 +64,12 @@ impl Talk {
     pub(super) fn prompt(&mut self, text: &str) {
         let text = text.trim();
         if !text.is_empty() && !NOT_OF_THE_USER.iter().any(|begin| text.starts_with(begin)) {
-            self.said.push(Said::Prompt(text.to_owned()));
+            self.messages.push(Message::Prompt(text.to_owned()));
         }
     }
 
     pub(super) fn result(&mut self, content: &Value) {
-        self.said.push(Said::ToolResult(text_of(content)));
+        self.messages.push(Message::ToolResult(text_of(content)));
     }
 }
 
