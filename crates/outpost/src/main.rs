@@ -7,8 +7,8 @@
 //! keeper answers the watchdog itself and kills a worker whose heartbeats stop. With `FDSTORE` the keeper stores the
 //! descriptors of children that have lived for a second, so the death of both halves costs no process.
 //!
-//! `stop --keep-children` stores a marker descriptor in the keeper; the next worker serves the control socket only. `outpost serve`
-//! that finds such a daemon replaces its binary if needed, removes the marker and stays in the foreground.
+//! `stop --keep-children` stores a marker descriptor in the keeper; the next worker serves the control socket only.
+//! `outpost serve` that finds such a daemon replaces its binary if needed, removes the marker and stays in the foreground.
 
 #![forbid(unsafe_code)]
 // All terminal output goes through `outpost_cli::console`.

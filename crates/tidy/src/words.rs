@@ -77,7 +77,8 @@ pub fn personified(text: &str) -> Option<(usize, &str)> {
     None
 }
 
-/// Words of letters, digits and underscores. Parts of an identifier are not words; the names of functions are split first.
+/// Words of letters, digits and underscores. Parts of an identifier are not words, except in names of functions, which
+/// the caller splits.
 fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let is_word = |character: char| character.is_alphanumeric() || character == '_';
     text.split(move |character| !is_word(character)).filter(|word| !word.is_empty()).map(move |word| {

@@ -144,8 +144,8 @@ fn status(paths: &Paths) -> Result<Status, CallError> {
     client.call("status", &())
 }
 
-/// Returns false if the daemon is stopping and did not run the command. A lost connection counts as success: the worker may
-/// exit before its reply arrives.
+/// Returns false if the daemon is stopping and did not run the command. A lost connection counts as success: the worker
+/// may exit before its reply arrives.
 fn call(paths: &Paths, method: &str, params: &impl serde::Serialize) -> Result<bool, String> {
     let Ok(mut client) = Client::connect(&paths.control_socket()) else { return Ok(false) };
     match client.call::<()>(method, params) {

@@ -105,7 +105,7 @@ fn a_write_is_checked_before_its_process_is_looked_up() {
 }
 
 #[test]
-fn input_to_a_command_without_stdin_is_refused() {
+fn input_to_a_command_without_open_stdin_is_refused() {
     let mut server = server();
     let none = server.request("command/exec", &with(sh("exec sleep 1000"), json!({"processId": "none"})));
     let out = server.request("command/exec", &streamed("out", "exec sleep 1000"));
