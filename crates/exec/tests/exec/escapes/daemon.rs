@@ -205,7 +205,11 @@ fn a_lock_by_a_reader_does_not_block_other_commands() {
         scene.host.server.call("command/exec/write", &line);
         scene.host.server.wait_output("reader", "alone");
         let outcome = scene.report(&with(scene.params("print 'ran'", &[]), limits.clone()));
-        assert!(outcome == "ran" || outcome.starts_with("error: exec failed: cannot prevent the command from creating "), "{outcome}");
+        assert!(
+            outcome == "ran"
+                || outcome.starts_with("error: exec failed: cannot prevent the command from creating "),
+            "{outcome}"
+        );
         scene.host.server.call("command/exec/write", &json!({"processId": "reader", "closeStdin": true}));
         scene.report_of(reader);
         // Nothing of it stays when the reader has ended.
