@@ -250,7 +250,7 @@ fn a_turn_is_stopped_at_the_operators_time_limits() {
     let id = host.create();
     let events = host.run(&id, &["touch @pid", &format!("count 1 {} 50000", u32::MAX)]).rest();
     check_turns(&events, 1);
-    assert!(message(events.last().unwrap()).contains("took longer"), "{:?}", events.last());
+    assert!(message(events.last().unwrap()).contains("exceeded the time limit"), "{:?}", events.last());
     host.wait("it was ended", || (!is_running(&host.wait_file("pid"))).then_some(()));
     let host = Host::start_with("[sessions]\nsilence_timeout_s = 1\n", &[]);
     let id = host.create();
