@@ -88,7 +88,7 @@ pub trait DaemonOps: Send + Sync + 'static {
     fn faces(&self) -> Faces;
     /// Whether this worker has tried to start each face.
     fn has_started(&self) -> bool;
-    /// Waits for that.
+    /// Waits until this worker has tried to start each face.
     fn faces_started(&self) -> impl Future<Output = ()> + Send;
     /// The effective configuration; `None` in a daemon without one.
     fn settings(&self) -> Option<Settings>;

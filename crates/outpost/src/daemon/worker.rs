@@ -135,8 +135,8 @@ async fn serve(
             effective: live_config.watch(),
         }),
     };
-    let sandboxing = outpost_sandbox::SandboxBuilder::new(paths.state.clone(), private_paths::private(paths));
-    let control = outpost_control::serve(control, engine.clone(), handler, sandboxing);
+    let sandboxes = outpost_sandbox::SandboxBuilder::new(paths.state.clone(), private_paths::private(paths));
+    let control = outpost_control::serve(control, engine.clone(), handler, sandboxes);
     // A restarted worker serves its processes before the faces begin. At the first start a reply on the control socket
     // means that each face listens, so it comes last.
     let is_restart = inherited.contains_key(&fd_roles::STARTED_ONCE);
